@@ -1,0 +1,27 @@
+# Two commands do everything on a fresh machine: `make train` and `make test`.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: train test lint clean
+
+train: $(STAMP)
+	$(BIN)/riskppo train $(ARGS)
+
+test: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+
+# Done once, and again only when the dependencies change.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python >= 3.11 is needed; set PYTHON=..."'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) build *.egg-info

@@ -1,0 +1,1 @@
+"""Risk-averse constrained reinforcement learning in one compiled JAX program."""

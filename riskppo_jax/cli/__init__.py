@@ -1,0 +1,62 @@
+"""The `riskppo` command: `riskppo <verb> ...`, one module per verb, loaded when it is called."""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from riskppo_jax.errors import UserError
+
+# verb -> what `riskppo --help` says of it. Module `riskppo_jax.cli.<verb>` has `configure(parser)` and
+# `run(args) -> int`.
+VERBS = {
+    "truth": "run descent-ascent on finite problems whose optimum is known exactly",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one verb and returns the exit code: 0 done, 1 ran and missed its target, 2 the user's mistake."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in argv
+    argv = [word for word in argv if word != "--debug"]
+    try:
+        return _dispatch(argv)
+    except UserError as error:
+        if debug:
+            raise
+        print(f"riskppo: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # `riskppo ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+class _Parser(argparse.ArgumentParser):
+    """An `ArgumentParser` whose complaint is one line."""
+
+    def error(self, message: str):
+        raise UserError(f"{message} (see `{self.prog} --help`)")
+
+
+def _dispatch(argv: list[str]) -> int:
+    parser = _Parser(
+        prog="riskppo",
+        description="Risk-averse constrained reinforcement learning in one compiled JAX program.",
+        epilog="`riskppo VERB --help` tells more; --debug shows the traceback behind an error line.",
+    )
+    parser.add_argument("--version", action="version", version=f"riskppo {_version()}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for verb, summary in VERBS.items():
+        sub = verbs.add_parser(verb, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        if argv[:1] == [verb]:  # other verbs stay unloaded: `riskppo --help` is instant
+            module = importlib.import_module(f"riskppo_jax.cli.{verb}")
+            module.configure(sub)
+    args = parser.parse_args(argv)
+    return module.run(args)
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("riskppo-jax")
