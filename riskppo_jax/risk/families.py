@@ -1,0 +1,311 @@
+"""The utilities, one class each. Build them with the functions of `risk.oce`, which check the parameters."""
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from riskppo_jax.errors import UserError
+from riskppo_jax.risk import checks
+from riskppo_jax.risk.utility import Utility, bisect, lower_quantile
+from riskppo_jax.types import Array, ArrayLike
+
+_MAX_EXPONENT = 50.0  # exp(50) = 5e21 leaves float32 room for sums; beyond, utilities go on along their tangent
+_LOG_EDGE = 1e-3  # stochastic steps of the log utility stay this share of `a` inside its domain
+
+
+class Mean(Utility):
+    """`g(u) = u`: risk neutral. Every `t` is a maximiser, so it is never stepped."""
+
+    name: ClassVar[str] = "mean"
+
+    def g(self, u: ArrayLike) -> Array:
+        return jnp.asarray(u)
+
+    def dg(self, u: ArrayLike) -> Array:
+        return jnp.ones_like(u)
+
+    @property
+    def identified(self) -> ArrayLike:
+        return False
+
+    def _t_star(self, x: Array, p: Array) -> Array:
+        return p @ x
+
+    def _value(self, x: Array, p: Array) -> Array:
+        return p @ x
+
+
+class _PiecewiseLinear(Utility):
+    """`g(u) = gamma1 u` above 0 and `gamma2 u` below, `gamma1 <= 1 <= gamma2`; `t*` is a quantile of `X`."""
+
+    @property
+    def slopes(self) -> tuple[ArrayLike, ArrayLike]:
+        """`(gamma1, gamma2)`."""
+        raise NotImplementedError
+
+    @property
+    def level(self) -> ArrayLike:
+        """`(1 - gamma1) / (gamma2 - gamma1)`: the quantile's level."""
+        raise NotImplementedError
+
+    def g(self, u: ArrayLike) -> Array:
+        above, below = self.slopes
+        return jnp.where(jnp.asarray(u) < 0, 0.0 * above + below * u, above * u + 0.0 * below)
+
+    def dg(self, u: ArrayLike) -> Array:
+        above, below = self.slopes
+        short = jnp.asarray(u) < 0
+        return short * below + (~short) * above
+
+    @property
+    def identified(self) -> ArrayLike:
+        above, below = self.slopes
+        return jnp.logical_not(jnp.asarray(below) <= 1.0) & jnp.logical_not(jnp.asarray(above) >= 1.0)
+
+    @property
+    def g_sup(self) -> ArrayLike:
+        return jnp.where(jnp.asarray(self.slopes[0]) > 0, jnp.inf, 0.0)
+
+    def _t_star(self, x: Array, p: Array) -> Array:
+        return lower_quantile(x, p, self.level)
+
+
+class CVaR(_PiecewiseLinear):
+    """`g(u) = -max(-u, 0) / beta`: the mean of the worst share `beta`; `t*` is the lower `beta`-quantile."""
+
+    name: ClassVar[str] = "cvar"
+    beta: ArrayLike
+
+    @property
+    def slopes(self) -> tuple[ArrayLike, ArrayLike]:
+        return 0.0, 1.0 / self.beta
+
+    @property
+    def level(self) -> ArrayLike:
+        return self.beta
+
+
+class TwoSlope(_PiecewiseLinear):
+    """`g(u) = gamma1 max(u, 0) - gamma2 max(-u, 0)`: the coherent family."""
+
+    name: ClassVar[str] = "two_slope"
+    gamma1: ArrayLike
+    gamma2: ArrayLike
+
+    @property
+    def slopes(self) -> tuple[ArrayLike, ArrayLike]:
+        return self.gamma1, self.gamma2
+
+    @property
+    def level(self) -> ArrayLike:
+        spread = self.gamma2 - jnp.asarray(self.gamma1)
+        return jnp.where(spread == 0, 1.0, (1.0 - self.gamma1) / jnp.where(spread == 0, 1.0, spread))
+
+
+class MeanCVaR(_PiecewiseLinear):
+    """`kappa E[X] + (1 - kappa) CVaR_beta`: two slopes, and the `t*` of CVaR."""
+
+    name: ClassVar[str] = "mean_cvar"
+    kappa: ArrayLike
+    beta: ArrayLike
+
+    @property
+    def slopes(self) -> tuple[ArrayLike, ArrayLike]:
+        return self.kappa, self.kappa + (1.0 - self.kappa) / self.beta
+
+    @property
+    def level(self) -> ArrayLike:
+        return self.beta
+
+
+class Entropic(Utility):
+    """`g(u) = (1 - exp(-gamma u)) / gamma`: `S = t* = -ln E[exp(-gamma X)] / gamma`."""
+
+    name: ClassVar[str] = "entropic"
+    gamma: ArrayLike
+
+    def g(self, u: ArrayLike) -> Array:
+        z = -self.gamma * u
+        capped = jnp.minimum(z, _MAX_EXPONENT)
+        return -(jnp.expm1(capped) + (z - capped) * jnp.exp(_MAX_EXPONENT)) / self.gamma
+
+    def dg(self, u: ArrayLike) -> Array:
+        return jnp.exp(jnp.minimum(-self.gamma * u, _MAX_EXPONENT))
+
+    @property
+    def g_sup(self) -> ArrayLike:
+        return 1.0 / self.gamma
+
+    def t_floor(self, b: ArrayLike) -> ArrayLike:
+        return b  # here t* is S itself
+
+    def _t_star(self, x: Array, p: Array) -> Array:
+        return -_log_mean_exp(-self.gamma * x, p) / self.gamma
+
+    def _value(self, x: Array, p: Array) -> Array:
+        return self._t_star(x, p)
+
+
+class Quadratic(Utility):
+    """`g(u) = u - c u^2 / 2`: `S = E[X] - c Var[X] / 2`. Not monotone: more reward can lower it."""
+
+    name: ClassVar[str] = "quadratic"
+    c: ArrayLike
+
+    def g(self, u: ArrayLike) -> Array:
+        return u - 0.5 * self.c * jnp.square(u)
+
+    def dg(self, u: ArrayLike) -> Array:
+        return 1.0 - self.c * u
+
+    @property
+    def g_sup(self) -> ArrayLike:
+        return 0.5 / self.c
+
+    def _t_star(self, x: Array, p: Array) -> Array:
+        return p @ x
+
+
+class MonotoneQuadratic(Utility):
+    """The quadratic utility made flat beyond `u = 1/c`: monotone mean-variance."""
+
+    name: ClassVar[str] = "monotone_quadratic"
+    c: ArrayLike
+
+    def g(self, u: ArrayLike) -> Array:
+        u = jnp.minimum(u, 1.0 / self.c)
+        return u - 0.5 * self.c * jnp.square(u)
+
+    def dg(self, u: ArrayLike) -> Array:
+        return jnp.maximum(1.0 - self.c * u, 0.0)
+
+    @property
+    def g_sup(self) -> ArrayLike:
+        return 0.5 / self.c
+
+
+class Polynomial(Utility):
+    """`g(u) = (1 - max(1 - c u, 0)^k) / (k c)`, `k > 1`; `k -> inf` with `c = gamma/k` is entropic."""
+
+    name: ClassVar[str] = "polynomial"
+    c: ArrayLike
+    k: ArrayLike
+
+    def g(self, u: ArrayLike) -> Array:
+        counts = self.c * u < 1.0
+        shortfall = jnp.log1p(jnp.where(counts, -self.c * u, 0.0))
+        return jnp.where(counts, -jnp.expm1(self.k * shortfall), 1.0) / (self.k * self.c)
+
+    def dg(self, u: ArrayLike) -> Array:
+        counts = self.c * u < 1.0
+        shortfall = jnp.log1p(jnp.where(counts, -self.c * u, 0.0))
+        return counts * jnp.exp((self.k - 1.0) * shortfall)
+
+    @property
+    def g_sup(self) -> ArrayLike:
+        return 1.0 / (self.k * self.c)
+
+
+class Log(Utility):
+    """`g(u) = a ln(1 + u/a)` for `u > -a`, else minus infinity: for rewards bounded below only."""
+
+    name: ClassVar[str] = "log"
+    a: ArrayLike
+
+    def g(self, u: ArrayLike) -> Array:
+        inside = jnp.asarray(u) > -jnp.asarray(self.a)
+        return jnp.where(inside, self.a * jnp.log1p(jnp.where(inside, u / self.a, 0.0)), -jnp.inf * self.a)
+
+    def dg(self, u: ArrayLike) -> Array:
+        inside = jnp.asarray(u) > -jnp.asarray(self.a)
+        return jnp.where(inside, self.a / jnp.where(inside, self.a + u, 1.0), jnp.inf * self.a)
+
+    def pointwise(self, x: ArrayLike, t: ArrayLike) -> Array:
+        return t + self.g(jnp.maximum(x - t, -self.a * (1.0 - _LOG_EDGE)))
+
+    def pointwise_dt(self, x: ArrayLike, t: ArrayLike) -> Array:
+        return 1.0 - self.dg(jnp.maximum(x - t, -self.a * (1.0 - _LOG_EDGE)))
+
+    def t_interval(self, x_min: ArrayLike, x_max: ArrayLike) -> tuple[Array, Array]:
+        if checks.is_concrete(x_min) and not jnp.all(jnp.isfinite(jnp.asarray(x_min))):
+            raise UserError(f"log: accepts losses that are bounded (a finite x_min), got x_min={x_min}")
+        low, high = super().t_interval(x_min, x_max)
+        return low, jnp.minimum(high, low + self.a * (1.0 - _LOG_EDGE))
+
+    def _t_star(self, x: Array, p: Array) -> Array:
+        low, y = self._margin(x, p)
+        return low + self.a - y
+
+    def _value(self, x: Array, p: Array) -> Array:
+        low, y = jax.lax.stop_gradient(self._margin(x, p))
+        return low + self.a - y + self.a * (p @ jnp.log((x - low + y) / self.a))
+
+    def _margin(self, x: Array, p: Array) -> tuple[Array, Array]:
+        """The smallest sample and `y = a - (t* - x_min) > 0`, the distance of `t*` from the domain's edge."""
+        low = jnp.min(x)
+        above = x - low
+        # The derivative falls in y; in -y it rises, and zero distance is never reached.
+        smallest = self.a * jnp.max(jnp.where(above == 0, p, 0.0)) * 0.5
+        y = -bisect(lambda minus_y: p @ (self.a / (above - minus_y)) - 1.0, -self.a * jnp.ones_like(low), -smallest)
+        return low, y
+
+
+class SmoothedCVaR(Utility):
+    """CVaR's hinge replaced by its Moreau envelope of width `m`, recentred so that `S(0) = 0`."""
+
+    name: ClassVar[str] = "smoothed_cvar"
+    beta: ArrayLike
+    m: ArrayLike
+
+    def g(self, u: ArrayLike) -> Array:
+        width = self.beta * self.m
+        middle = jnp.clip(u, -(1.0 - self.beta) * self.m, width)
+        below = jnp.minimum(u - middle, 0.0)
+        return middle - jnp.square(middle) / (2.0 * width) + below / self.beta
+
+    def dg(self, u: ArrayLike) -> Array:
+        return jnp.clip(1.0 - u / (self.beta * self.m), 0.0, 1.0 / self.beta)
+
+    @property
+    def identified(self) -> ArrayLike:
+        return jnp.logical_not(jnp.asarray(self.beta) >= 1.0)
+
+    @property
+    def g_sup(self) -> ArrayLike:
+        return 0.5 * self.beta * self.m
+
+
+class SoftCVaR(Utility):
+    """CVaR's hinge replaced by a softplus of temperature `tau`: `g = -(tau/beta) ln(1 - beta + beta e^(-u/tau))`.
+
+    `tau -> 0` is CVaR, `beta -> 0` entropic with `gamma = 1/tau`, `beta = 1` the mean.
+    """
+
+    name: ClassVar[str] = "soft_cvar"
+    beta: ArrayLike
+    tau: ArrayLike
+
+    def g(self, u: ArrayLike) -> Array:
+        z = -u / self.tau
+        small = z <= 1.0
+        near = jnp.log1p(self.beta * jnp.expm1(jnp.where(small, z, 0.0)))
+        far = z + jnp.log(self.beta + (1.0 - self.beta) * jnp.exp(-jnp.where(small, 1.0, z)))
+        return -(self.tau / self.beta) * jnp.where(small, near, far)
+
+    def dg(self, u: ArrayLike) -> Array:
+        odds = jnp.log(self.beta) - jnp.log1p(-jnp.asarray(self.beta, jnp.result_type(float)))
+        return jax.nn.sigmoid(odds - u / self.tau) / self.beta
+
+    @property
+    def identified(self) -> ArrayLike:
+        return jnp.logical_not(jnp.asarray(self.beta) >= 1.0)
+
+    @property
+    def g_sup(self) -> ArrayLike:
+        return -(self.tau / self.beta) * jnp.log1p(-jnp.asarray(self.beta, jnp.result_type(float)))
+
+
+def _log_mean_exp(z: Array, p: Array) -> Array:
+    """`ln sum p exp(z)`; entries with `p = 0` do not count."""
+    return jax.nn.logsumexp(z, b=p)

@@ -1,0 +1,118 @@
+"""The utility `g` behind an optimized certainty equivalent, and what every such utility can do.
+
+    S_g(X) = sup_t { t + E[g(X - t)] }                                   (Ben-Tal and Teboulle, 2007)
+
+`g` is concave, `g(0) = 0`, and 1 is one of its slopes at 0, so `S_g(X) <= E[X]` and `S_g(X + k) = S_g(X) + k`.
+"""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from riskppo_jax.errors import UserError
+from riskppo_jax.risk import checks
+from riskppo_jax.types import Array, ArrayLike
+
+
+class Utility(struct.PyTreeNode):
+    """A utility with its parameters; the parameters are traced, so one program serves any of their values.
+
+    A family of its own needs `g` and `dg`, and `t_star` where better than bisection is known. `t` is a scalar
+    unless `t_shape` says otherwise (spectral risks keep one per level).
+    """
+
+    name: ClassVar[str]
+
+    def g(self, u: ArrayLike) -> Array:
+        """Utility of an outcome that exceeds `t` by `u`."""
+        raise NotImplementedError
+
+    def dg(self, u: ArrayLike) -> Array:
+        """Slope of `g`; at a kink the one to its right, so that `X < t` counts strictly."""
+        raise NotImplementedError
+
+    @property
+    def t_shape(self) -> tuple[int, ...]:
+        """Shape of the auxiliary variable."""
+        return ()
+
+    @property
+    def identified(self) -> ArrayLike:
+        """Whether `t` matters. For the mean, and for CVaR at beta = 1, every large `t` is as good: no step."""
+        return True
+
+    @property
+    def g_sup(self) -> ArrayLike:
+        """Least upper bound of `g`: `t + E[g(X - t)] >= b` needs `t >= b - g_sup`."""
+        return jnp.inf
+
+    def pointwise(self, x: ArrayLike, t: ArrayLike) -> Array:
+        """`t + g(x - t)`, whose expectation is maximised by `t`; `x` itself where `t` is not identified."""
+        return jnp.where(self.identified, t + self.g(x - t), x)
+
+    def pointwise_dt(self, x: ArrayLike, t: ArrayLike) -> Array:
+        """`1 - g'(x - t)`, the ascent direction of `t`; zero where `t` is not identified."""
+        return jnp.where(self.identified, 1.0 - self.dg(x - t), jnp.zeros_like(x))
+
+    def t_interval(self, x_min: ArrayLike, x_max: ArrayLike) -> tuple[Array, Array]:
+        """An interval that holds a maximiser for every law on `[x_min, x_max]`."""
+        if checks.is_concrete(x_min, x_max) and not np.all(np.asarray(x_min) <= np.asarray(x_max)):
+            raise UserError(f"t_interval: accepts x_min <= x_max, got [{x_min}, {x_max}]")
+        if checks.is_concrete(x_min, x_max) and not np.all(np.isfinite([x_min, x_max])):
+            raise UserError(f"t_interval: accepts a bounded range, got [{x_min}, {x_max}]")
+        ordered = jnp.asarray(x_min) <= jnp.asarray(x_max)
+        return jnp.where(ordered, x_min, jnp.nan), jnp.where(ordered, x_max, jnp.nan)
+
+    def t_floor(self, b: ArrayLike) -> ArrayLike:
+        """The least `t` worth trying where `S_g(X) >= b` is asked for (`b = -c`); minus infinity if none."""
+        return b - self.g_sup
+
+    def t_star(self, x: ArrayLike, weights: ArrayLike | None = None) -> Array:
+        """A maximiser of `t + E[g(X - t)]` on weighted samples."""
+        x, p, valid = checks.samples(x, weights)
+        return jnp.where(valid, self._t_star(x, p), jnp.nan)
+
+    def value(self, x: ArrayLike, weights: ArrayLike | None = None) -> Array:
+        """`S_g` of weighted samples. Its gradient in `x` is `p g'(x - t*)`, by the envelope theorem."""
+        x, p, valid = checks.samples(x, weights)
+        return jnp.where(valid, self._value(x, p), jnp.nan)
+
+    def config(self) -> dict:
+        """`{"name": ..., parameter: number, ...}`, which `oce.from_config` turns back into this utility."""
+        return {"name": self.name} | {
+            field: np.asarray(getattr(self, field)).tolist() for field in self.__dataclass_fields__
+        }
+
+    def _t_star(self, x: Array, p: Array) -> Array:
+        """Bisection on the derivative `E[g'(X - t)] - 1`, which does not decrease in `t`."""
+        low = jnp.min(x)  # measured from the smallest sample: float32 keeps its digits under a large offset
+        above = x - low
+        return low + bisect(lambda s: p @ self.dg(above - s) - 1.0, jnp.zeros_like(low), jnp.max(above))
+
+    def _value(self, x: Array, p: Array) -> Array:
+        t = jax.lax.stop_gradient(self._t_star(x, p))
+        return t + p @ self.g(x - t)
+
+
+def bisect(f: Callable[[Array], Array], low: Array, high: Array) -> Array:
+    """The least point of `[low, high]` where the non-decreasing `f` reaches zero; `high` if it never does."""
+    steps = jnp.finfo(jnp.result_type(low, high)).nmant + 10
+
+    def halve(_, bounds):
+        low, high = bounds
+        middle = 0.5 * (low + high)
+        reached = f(middle) >= 0
+        return jnp.where(reached, low, middle), jnp.where(reached, middle, high)
+
+    return jax.lax.fori_loop(0, steps, halve, (low, high))[1]
+
+
+def lower_quantile(x: Array, p: Array, level: ArrayLike) -> Array:
+    """The least sample `q` with `P(X <= q) >= level`; flat samples and their probabilities."""
+    order = jnp.argsort(x)
+    mass = jnp.cumsum(p[order])
+    return x[order][jnp.argmax(mass >= level * mass[-1])]
