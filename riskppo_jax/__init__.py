@@ -1,1 +1,17 @@
 """Risk-averse constrained reinforcement learning in one compiled JAX program."""
+
+import importlib
+
+# public name -> module it lives in; imported on first use, so that `import riskppo_jax` stays light
+_LAZY = {
+    "list_envs": "riskppo_jax.envs.registry",
+    "make_env": "riskppo_jax.envs.registry",
+}
+
+__all__ = sorted(_LAZY)
+
+
+def __getattr__(name: str):
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

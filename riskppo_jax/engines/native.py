@@ -1,0 +1,233 @@
+"""MuJoCo's C engine inside a compiled program: one `mujoco.batch.Batch` call for the worlds of all axes.
+
+MuJoCo computes in float64 and JAX by default in float32, so the state travels as raw 32-bit words: a rollout
+equals a loop over `mujoco.mj_step` bit for bit. The host keeps buffers and threads between calls, never
+state.
+"""
+
+import os
+import threading
+from collections import OrderedDict
+from math import prod
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+from mujoco.batch import Batch, SimulationError
+
+from riskppo_jax.engines.base import Sim, Track
+from riskppo_jax.engines.hostcall import host_call
+from riskppo_jax.engines.models import quiet
+from riskppo_jax.types import Array
+
+_CARRIED = ("time", "qpos", "qvel", "act", "history", "qacc_warmstart", "mocap_pos", "mocap_quat")
+_POST = {"cfrc_ext": mujoco.mj_rnePostConstraint}  # fields `mj_step` leaves stale, and what computes them
+_BAD = [int(getattr(mujoco.mjtWarning, f"mjWARN_BAD{what}")) for what in ("QPOS", "QVEL", "QACC", "CTRL")]
+_SIZES_KEPT = 8  # batches of different sizes kept for reuse by one engine
+
+# Every batch uses all cores, so calls from several devices take turns instead of sharing them.
+_turn = threading.Lock()
+
+
+class NativeEngine:
+    """See `Engine`. `carry` is `uint32[words]`: MuJoCo's integration state, then the tracked point."""
+
+    name = "native"
+
+    def __init__(
+        self,
+        model: mujoco.MjModel,
+        frame_skip: int,
+        fields: tuple[str, ...],
+        track: Track | None,
+        settle: bool,
+    ):
+        self.dt = model.opt.timestep * frame_skip
+        self.model = model
+        self._substeps = frame_skip
+        self._stage = int(mujoco.mjtStage.mjSTAGE_ACC if settle else mujoco.mjtStage.mjSTAGE_NONE)
+        self._fields = fields
+        self._track = track
+        data = mujoco.MjData(model)
+        self._shapes = {name: np.shape(getattr(data, name)) for name in fields}
+        self._moved = track.stop - track.start if track else 0
+        self._size = sum(map(prod, self._shapes.values())) + self._moved
+        self._rows = OrderedDict()  # number of worlds -> _Rows, most recent last
+        self._carried = self._room(1).carried + self._moved
+
+    def init(self, qpos: Array, qvel: Array, mocap: Array | None = None, where: Array | bool = True) -> Sim:
+        args = [jnp.asarray(qpos, float), jnp.asarray(qvel, float), jnp.asarray(where).reshape(1)]
+        if mocap is not None:
+            args.append(jnp.asarray(mocap, float).reshape(-1))
+        return self._call(self._init_rows, args)
+
+    def step(self, sim: Sim, ctrl: Array, mocap: Array | None = None) -> Sim:
+        args = [sim.carry, jnp.asarray(ctrl, float)]
+        if mocap is not None:
+            args.append(jnp.asarray(mocap, float).reshape(-1))
+        return self._call(self._step_rows, args)
+
+    def _call(self, function, args) -> Sim:
+        dtype = jax.dtypes.canonicalize_dtype(float)
+        carry, flat = host_call(function, [(2 * self._carried, np.uint32), (self._size, dtype)], *args)
+        derived, start = {}, 0
+        for name in self._fields:
+            stop = start + prod(self._shapes[name])
+            derived[name] = flat[start:stop]
+            start = stop
+        if self._track:
+            derived["moved"] = flat[start:]
+        return Sim(carry=carry, derived=derived)
+
+    # What follows runs on the host, on `[world, size]` NumPy arrays.
+
+    def _init_rows(self, qpos, qvel, where, mocap=None):
+        dtype = qpos.dtype
+        with _turn:
+            rows = self._room(len(qpos))
+            ids = np.flatnonzero(where[:, 0]).astype(np.int32)
+            rows.state[ids] = rows.default
+            rows.fields["qpos"][ids] = qpos[ids]
+            rows.fields["qvel"][ids] = qvel[ids]
+            if mocap is not None:
+                rows.set_mocap(mocap, ids)
+            bad = self._guard(rows)
+            rows.run(rows.batch.forward, ids, bad)
+            return rows.read(bad, None, dtype, fresh=True)
+
+    def _step_rows(self, carry, ctrl, mocap=None):
+        before = carry.view(np.float64)
+        with _turn:
+            rows = self._room(len(carry))
+            rows.load(before)
+            rows.fields["ctrl"][:] = ctrl
+            bad = self._guard(rows)
+            if mocap is None or mocap.shape[1] == 7 * self.model.nmocap:
+                if mocap is not None:
+                    rows.set_mocap(mocap)
+                rows.run(rows.batch.step, None, bad, nstep=self._substeps, stage=self._stage)
+            else:
+                poses = mocap.reshape(len(carry), self._substeps, -1)
+                for k in range(self._substeps):
+                    rows.set_mocap(poses[:, k])
+                    last = k == self._substeps - 1
+                    rows.run(rows.batch.step, None, bad, nstep=1, stage=self._stage if last else 0)
+            return rows.read(bad, before[:, rows.carried :], ctrl.dtype)
+
+    def _guard(self, rows: "_Rows") -> np.ndarray:
+        """Marks worlds that come in non-finite and puts a harmless state in their place."""
+        bad = np.zeros(len(rows.state), bool)
+        if not np.isfinite(rows.state.sum()):
+            bad = ~np.isfinite(rows.state).all(axis=1)
+            rows.state[bad] = rows.default
+        return bad
+
+    def _room(self, n: int) -> "_Rows":
+        if n not in self._rows:
+            self._rows[n] = _Rows(self.model, n, self._fields, self._track)
+            if len(self._rows) > _SIZES_KEPT:
+                self._rows.popitem(last=False)
+        self._rows.move_to_end(n)
+        return self._rows[n]
+
+
+class _Rows:
+    """A `Batch` of `n` worlds with views of the columns that are written and read."""
+
+    def __init__(self, model: mujoco.MjModel, n: int, fields: tuple[str, ...], track: Track | None):
+        self.model = model
+        self.post = [name for name in fields if name in _POST]
+        # only a persistent batch keeps the contact forces that `_POST` functions read
+        self.batch = Batch(model, n, nthread=min(n, _threads()), persistent=bool(self.post))
+        self.batch.reset(stage=int(mujoco.mjtStage.mjSTAGE_NONE))
+        self.state = self.batch.state
+        self.default = self.state[0].copy()
+        self.fields = {name: self.batch.bind(name) for name in {*_CARRIED, "qpos", "qvel", "ctrl"}}
+        self.outputs = [self.batch.bind(name).reshape(n, -1) for name in fields]
+        self.names = fields
+        self.track = track
+        self.point = None
+        if track:
+            self.point = self.batch.bind(track.field).reshape(n, -1)[:, track.start : track.stop]
+        self.columns = _columns(model, self.batch)
+        self.carried = sum(stop - start for start, stop in self.columns)
+        self.scratch = mujoco.MjData(model) if self.post else None
+
+    def load(self, carry: np.ndarray) -> None:
+        at = 0
+        for start, stop in self.columns:
+            self.state[:, start:stop] = carry[:, at : at + stop - start]
+            at += stop - start
+
+    def set_mocap(self, poses: np.ndarray, ids: np.ndarray | slice = np.s_[:]) -> None:
+        poses = poses.reshape(len(poses), -1, 7)[ids]
+        self.fields["mocap_pos"][ids] = poses[..., :3]
+        self.fields["mocap_quat"][ids] = poses[..., 3:]
+
+    def run(self, call, ids, bad: np.ndarray, **options) -> None:
+        """Runs a batch call and marks the worlds that MuJoCo gave up on or silently reset."""
+        self.batch.warning[:] = 0
+        try:
+            with quiet():
+                call(ids, **options)
+        except SimulationError as error:
+            bad[error.ids] = True
+        if self.batch.warning.any():
+            bad |= self.batch.warning[:, _BAD, 1].any(axis=1)
+
+    def read(self, bad: np.ndarray, before: np.ndarray | None, dtype, fresh: bool = False):
+        """The new carry as words, and every field asked for side by side."""
+        n = len(self.state)
+        moved = 0 if self.point is None else self.point.shape[1]
+        carry = np.empty((n, self.carried + moved))
+        at = 0
+        for start, stop in self.columns:
+            carry[:, at : at + stop - start] = self.state[:, start:stop]
+            at += stop - start
+        flat = np.empty((n, sum(out.shape[1] for out in self.outputs) + moved), dtype)
+        at = 0
+        for name, out in zip(self.names, self.outputs, strict=True):
+            part = flat[:, at : at + out.shape[1]]
+            at += out.shape[1]
+            if name not in self.post:
+                part[:] = out
+            elif fresh:
+                part[:] = 0  # as in the original: nothing has been computed since the reset
+            else:
+                self._post_rows(name, part)
+        if moved:
+            carry[:, self.carried :] = self.point
+            flat[:, at:] = 0 if before is None else self.point - before
+        if bad.any():
+            carry[bad] = np.nan
+            flat[bad] = np.nan
+        return carry.view(np.uint32), flat
+
+    def _post_rows(self, name: str, out: np.ndarray) -> None:
+        for i in range(len(out)):
+            self.batch.get_data(i, self.scratch)
+            _POST[name](self.model, self.scratch)
+            out[i] = getattr(self.scratch, name).ravel()
+
+
+def _columns(model: mujoco.MjModel, batch: Batch) -> list[tuple[int, int]]:
+    """Column ranges of the state row that must survive between calls, adjacent ones merged."""
+    merged: list[list[int]] = []
+    offset = 0
+    for bit in range(int(mujoco.mjtState.mjNSTATE)):
+        name = mujoco.mjtState(1 << bit).name.removeprefix("mjSTATE_").lower()
+        size = mujoco.mj_stateSize(model, 1 << bit)
+        if {"warmstart": "qacc_warmstart"}.get(name, name) in _CARRIED and size:
+            if merged and merged[-1][1] == offset:
+                merged[-1][1] += size
+            else:
+                merged.append([offset, offset + size])
+        offset += size
+    assert offset == batch.nstate
+    return [(start, stop) for start, stop in merged]
+
+
+def _threads() -> int:
+    """Threads of one batch call: the cores this process may use, or `RISKPPO_THREADS`."""
+    return int(os.environ.get("RISKPPO_THREADS") or len(os.sched_getaffinity(0)))

@@ -1,0 +1,192 @@
+"""What surrounds a task: action noise, finite guard, time limit, auto-reset, vectorising.
+
+Each wrapper is an environment around an environment and changes one thing. Anything it does not define it
+takes from the one inside.
+"""
+
+import inspect
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from riskppo_jax.envs.base import Env, State
+from riskppo_jax.types import Array, ArrayLike, Key, PyTree
+
+
+class Wrapper:
+    """Passes everything through to `env`."""
+
+    def __init__(self, env: Env):
+        self.env = env
+        self._masked = "where" in inspect.signature(env.reset).parameters
+
+    def __getattr__(self, name: str):
+        if name == "env":  # not set yet, as while unpickling
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    def reset(self, key: Key, where: Array | bool = True) -> State:
+        return self.env.reset(key, where=where) if self._masked else self.env.reset(key)
+
+    def step(self, state: State, action: Array) -> State:
+        return self.env.step(state, action)
+
+
+class ActionNoise(Wrapper):
+    """Adds Gaussian noise to the action before the environment sees it.
+
+    The noise is part of the environment: physics and the reward's control cost both get the noisy action. Its
+    standard deviation lives in `State.info["noise"]`, so that it can be traced: see `with_noise`.
+    """
+
+    def __init__(self, env: Env, std: float = 0.0):
+        super().__init__(env)
+        self.std = std
+
+    def reset(self, key: Key, where: Array | bool = True) -> State:
+        return with_noise(super().reset(key, where), self.std, create=True)
+
+    def step(self, state: State, action: Array) -> State:
+        key, key_noise = jax.random.split(state.key)
+        noise = state.info["noise"] * jax.random.normal(key_noise, jnp.shape(action))
+        return self.env.step(state.replace(key=key), action + noise)
+
+
+def with_noise(state: State, std: ArrayLike, create: bool = False) -> State:
+    """`state` of a world whose action noise has standard deviation `std`; auto-resets keep it."""
+    if not create and "noise" not in state.info:
+        raise KeyError("noise: this environment was made without action noise")
+    std = jnp.broadcast_to(jnp.asarray(std, state.reward.dtype), state.reward.shape)
+    return state.replace(info={**state.info, "noise": std})
+
+
+class FiniteGuard(Wrapper):
+    """Ends an episode whose numbers are no longer finite; such a step earns and costs nothing.
+
+    `State.info["diverged"]` counts how often this happened to the world since its first reset. `final_obs` of
+    the lost step is the observation before it, so that no NaN enters a batch.
+    """
+
+    def reset(self, key: Key, where: Array | bool = True) -> State:
+        state = super().reset(key, where)
+        return state.replace(info={**state.info, "diverged": jnp.zeros((), jnp.int32)})
+
+    def step(self, state: State, action: Array) -> State:
+        new = self.env.step(state, action)
+        watched = (new.obs, new.reward, new.cost, new.constraints)
+        finite = jnp.all(jnp.array([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(watched)]))
+        keep = lambda value, other: jnp.where(finite, value, other)  # noqa: E731
+        obs = keep(new.obs, state.obs)
+        quantities = jax.tree.map(
+            lambda x: keep(x, jnp.zeros_like(x)) if jnp.issubdtype(x.dtype, jnp.inexact) else x, new.info
+        )
+        return new.replace(
+            obs=obs,
+            reward=keep(new.reward, 0.0),
+            cost=keep(new.cost, 0.0),
+            constraints=jax.tree.map(lambda x: keep(x, 0.0), new.constraints),
+            terminated=new.terminated | ~finite,
+            truncated=new.truncated & finite,
+            final_obs=keep(new.final_obs, state.obs),
+            info={
+                **quantities,
+                **{name: state.info[name] for name in ("noise",) if name in state.info},
+                "diverged": state.info["diverged"] + ~finite,
+            },
+        )
+
+
+class TimeLimit(Wrapper):
+    """Truncates an episode after `limit` steps; `State.info["steps"]` counts them."""
+
+    def __init__(self, env: Env, limit: int):
+        super().__init__(env)
+        self.limit = limit
+
+    def reset(self, key: Key, where: Array | bool = True) -> State:
+        state = super().reset(key, where)
+        return state.replace(info={**state.info, "steps": jnp.zeros((), jnp.int32)})
+
+    def step(self, state: State, action: Array) -> State:
+        new = self.env.step(state, action)
+        steps = state.info["steps"] + 1
+        return new.replace(truncated=new.truncated | (steps >= self.limit), info={**new.info, "steps": steps})
+
+
+class AutoReset(Wrapper):
+    """Starts the next episode in the step that ends one, from a fresh draw every time.
+
+    The step still reports the old episode's reward, cost, flags and `final_obs`; `obs` is the new episode's
+    first. The fresh worlds are drawn only in steps in which some world of the batch has ended. `native` then
+    works for the ended worlds alone (their mask reaches the host); `mjx` works for the whole batch, which on
+    an accelerator costs the same, and less than one physics stage. Entries of `info` in `kept` outlive the
+    episode.
+    """
+
+    def __init__(self, env: Env, kept: tuple[str, ...] = ("noise", "diverged")):
+        super().__init__(env)
+        self.kept = kept
+
+    def step(self, state: State, action: Array) -> State:
+        new = self.env.step(state, action)
+        done = new.terminated | new.truncated
+        sim, obs, info, key = when_any(done, self._next, (new.sim, new.obs, new.info, new.key), new.key, done)
+        info = {**info, **{name: new.info[name] for name in self.kept if name in info}}
+        return new.replace(sim=sim, obs=obs, info=info, key=key)
+
+    def _next(self, key: Key, done: Array) -> PyTree:
+        fresh = self.reset(jax.random.fold_in(key, 1), where=done)
+        return fresh.sim, fresh.obs, fresh.info, fresh.key
+
+
+class Vectorise(Wrapper):
+    """`num_envs` worlds at once: `reset(key)` and `step(state, action)` with a leading axis."""
+
+    def __init__(self, env: Env, num_envs: int):
+        super().__init__(env)
+        self.num_envs = num_envs
+
+    def reset(self, key: Key) -> State:
+        return jax.vmap(self.env.reset)(jax.random.split(key, self.num_envs))
+
+    def step(self, state: State, action: Array) -> State:
+        return jax.vmap(self.env.step)(state, action)
+
+
+def when_any(mask: Array, function: Callable[..., PyTree], old: PyTree, *args: PyTree) -> PyTree:
+    """`where(mask, function(*args), old)`, computed only if `mask` holds in some world of the batch.
+
+    Under `vmap` a plain `lax.cond` would become a `select` and compute both sides in every step. Here each
+    vmapped axis is moved to the front instead, and one condition guards them all.
+    """
+    leaves, tree = jax.tree.flatten((old, args))
+
+    def compute(mask, *leaves):
+        old, args = jax.tree.unflatten(tree, leaves)
+
+        def fresh():
+            call = function
+            for _ in range(mask.ndim):
+                call = jax.vmap(call)
+            return jax.tree.map(lambda new, kept: _select(mask, new, kept), call(*args), old)
+
+        return tuple(jax.tree.leaves(jax.lax.cond(jnp.any(mask), fresh, lambda: old)))
+
+    guarded = jax.custom_batching.custom_vmap(compute)
+
+    @guarded.def_vmap
+    def _(size, batched, *operands):
+        spread = [
+            x if is_batched else jnp.broadcast_to(x, (size, *x.shape))
+            for x, is_batched in zip(operands, batched, strict=True)
+        ]
+        out = guarded(*spread)
+        return out, (True,) * len(out)
+
+    old_tree = jax.tree.structure(old)
+    return jax.tree.unflatten(old_tree, guarded(mask, *leaves))
+
+
+def _select(mask: Array, new: Array, old: Array) -> Array:
+    return jnp.where(mask.reshape(mask.shape + (1,) * (new.ndim - mask.ndim)), new, old)
