@@ -36,7 +36,8 @@ class Task:
     threshold: float  # the benchmark's limit on the speed
     max_speed: float  # generous bound on speeds that policies reach
     observe: Callable[[Fields], Array]
-    healthy: Callable[[Array, Array], Array]
+    margin: Callable[[Array, Array], Array]  # of qpos, qvel: distance to the nearest limit, < 0 beyond it
+    closed: bool = False  # whether a posture exactly at the limit is healthy
     forward_weight: float = 1.0
     paper_threshold: float | None = None  # limits in the captions of the paper's figures
     speed: str = "signed"  # the speed the benchmark charges for
@@ -45,26 +46,26 @@ class Task:
     solver: Mapping[str, Any] = field(default_factory=dict)  # for MJX, see engines/mjx.py
 
 
-def _always(qpos: Array, qvel: Array) -> Array:
-    return jnp.array(True)
+def _none(qpos: Array, qvel: Array) -> Array:
+    return jnp.full((), jnp.inf)
 
 
-def _hopper_healthy(qpos: Array, qvel: Array) -> Array:
-    bounded = jnp.all(jnp.abs(jnp.concatenate([qpos[2:], qvel])) < 100.0)
-    return (qpos[1] > 0.7) & (jnp.abs(qpos[2]) < 0.2) & bounded
+def _hopper_margin(qpos: Array, qvel: Array) -> Array:
+    bounded = 100.0 - jnp.max(jnp.abs(jnp.concatenate([qpos[2:], qvel])))
+    return jnp.minimum(jnp.minimum(qpos[1] - 0.7, 0.2 - jnp.abs(qpos[2])), bounded)
 
 
-def _walker_healthy(qpos: Array, qvel: Array) -> Array:
-    return (qpos[1] > 0.8) & (qpos[1] < 2.0) & (jnp.abs(qpos[2]) < 1.0)
+def _walker_margin(qpos: Array, qvel: Array) -> Array:
+    return jnp.minimum(jnp.minimum(qpos[1] - 0.8, 2.0 - qpos[1]), 1.0 - jnp.abs(qpos[2]))
 
 
-def _ant_healthy(qpos: Array, qvel: Array) -> Array:
+def _ant_margin(qpos: Array, qvel: Array) -> Array:
     finite = jnp.all(jnp.isfinite(qpos)) & jnp.all(jnp.isfinite(qvel))
-    return finite & (qpos[2] >= 0.2) & (qpos[2] <= 1.0)
+    return jnp.where(finite, jnp.minimum(qpos[2] - 0.2, 1.0 - qpos[2]), -jnp.inf)
 
 
-def _humanoid_healthy(qpos: Array, qvel: Array) -> Array:
-    return (qpos[2] > 1.0) & (qpos[2] < 2.0)
+def _humanoid_margin(qpos: Array, qvel: Array) -> Array:
+    return jnp.minimum(qpos[2] - 1.0, 2.0 - qpos[2])
 
 
 def _posture(skip: int, clip: float | None = None) -> Callable[[Fields], Array]:
@@ -85,31 +86,32 @@ def _humanoid_observation(derived: Fields) -> Array:
 TASKS = {
     "HalfCheetah": Task(
         xml="half_cheetah.xml", frame_skip=5, reset_scale=0.1, reset_gauss=True, ctrl_weight=0.1,
-        survival=0.0, threshold=3.2096, paper_threshold=1.450, max_speed=20.0, observe=_posture(1), healthy=_always,
+        survival=0.0, threshold=3.2096, paper_threshold=1.450, max_speed=20.0, observe=_posture(1),
+        margin=_none,
     ),
     "Hopper": Task(
         xml="hopper.xml", frame_skip=4, reset_scale=0.005, reset_gauss=False, ctrl_weight=0.001, survival=1.0,
         threshold=0.7402, paper_threshold=0.373, max_speed=10.0, observe=_posture(1, 10.0),
-        healthy=_hopper_healthy,
+        margin=_hopper_margin,
     ),
     "Swimmer": Task(
         xml="swimmer.xml", frame_skip=4, reset_scale=0.1, reset_gauss=False, ctrl_weight=0.0001, survival=0.0,
-        threshold=0.2282, paper_threshold=0.228, max_speed=5.0, observe=_posture(2), healthy=_always,
+        threshold=0.2282, paper_threshold=0.228, max_speed=5.0, observe=_posture(2), margin=_none,
     ),
     "Walker2d": Task(
         xml="walker2d.xml", frame_skip=4, reset_scale=0.005, reset_gauss=False, ctrl_weight=0.001,
         survival=1.0, threshold=2.3415, paper_threshold=1.171, max_speed=10.0, observe=_posture(1, 10.0),
-        healthy=_walker_healthy,
+        margin=_walker_margin,
     ),
     "Ant": Task(
         xml="ant.xml", frame_skip=5, reset_scale=0.1, reset_gauss=True, ctrl_weight=0.5, survival=1.0,
-        threshold=2.6222, max_speed=20.0, observe=_posture(2), healthy=_ant_healthy, speed="planar",
-        point=("xpos", "torso"),
+        threshold=2.6222, max_speed=20.0, observe=_posture(2), margin=_ant_margin, closed=True,
+        speed="planar", point=("xpos", "torso"),
     ),
     "Humanoid": Task(
         xml="humanoid.xml", frame_skip=5, reset_scale=0.01, reset_gauss=False, ctrl_weight=0.1, survival=5.0,
         forward_weight=1.25, threshold=1.4149, max_speed=20.0, observe=_humanoid_observation,
-        healthy=_humanoid_healthy, speed="planar", point=("subtree_com", 0),
+        margin=_humanoid_margin, speed="planar", point=("subtree_com", 0),
         fields=("qpos", "qvel", "cinert", "cvel", "qfrc_actuator", "cfrc_ext"),
     ),
 }  # fmt: skip
@@ -170,6 +172,7 @@ class Velocity:
         self.observation_size = _observation_size(task, model)
         self.action_range = (float(model.actuator_ctrlrange[0, 0]), float(model.actuator_ctrlrange[0, 1]))
         self.thresholds = {"velocity": _threshold(robot, thresholds)}
+        self.paper_threshold = task.paper_threshold
         self._speed = task.speed if speed is None else speed
         low = -task.max_speed if self._speed == "signed" else 0.0
         self.constraint_range = {"velocity": (low, task.max_speed)}
@@ -182,6 +185,10 @@ class Velocity:
         """A fresh world; where `where` is False the engine may return anything."""
         key, key_qpos, key_qvel = jax.random.split(key, 3)
         qpos, qvel = self._start(key_qpos, key_qvel)
+        return self.place(key, qpos, qvel, where)
+
+    def place(self, key: Key, qpos: Array, qvel: Array, where: Array | bool = True) -> State:
+        """A world that starts from this posture and motion."""
         sim = self.engine.init(qpos, qvel, where=where)
         zero = jnp.zeros(())
         false = jnp.zeros((), bool)
@@ -200,13 +207,14 @@ class Velocity:
         speed = {form: _speed(form, velocity) for form in (task.speed, self._speed)}
         reward = task.forward_weight * velocity[0] + task.survival - task.ctrl_weight * jnp.sum(action**2)
         obs = task.observe(sim.derived)
+        margin = task.margin(sim.derived["qpos"], sim.derived["qvel"])
         return state.replace(
             sim=sim.carry,
             obs=obs,
             reward=reward,
             cost=(speed[task.speed] > task.threshold).astype(reward.dtype),
             constraints={"velocity": speed[self._speed]},
-            terminated=~task.healthy(sim.derived["qpos"], sim.derived["qvel"]),
+            terminated=~((margin > 0) | (task.closed & (margin == 0))),
             truncated=jnp.zeros_like(state.truncated),
             final_obs=obs,
             info={**state.info, "x_velocity": velocity[0], "y_velocity": velocity[1]},

@@ -1,0 +1,65 @@
+"""`riskppo parity DIR`: replay recorded steps of the original and print how far ours are from them."""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from riskppo_jax.cli.console import table_console
+from riskppo_jax.errors import UserError
+
+_NAMED = 5  # samples beyond tolerance that are named for each task
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", metavar="DIR", type=Path, help="folder of <task id>.npz records")
+    parser.add_argument("--engine", default="auto", help="native, mjx, warp or auto (default)")
+    parser.add_argument("--tasks", nargs="+", default=[], metavar="ID", help="only these tasks")
+
+
+def run(args: argparse.Namespace) -> int:
+    from riskppo_jax.engines.base import resolve
+    from riskppo_jax.parity import find_records, replay
+
+    engine = resolve(args.engine)
+    tasks = [task for word in args.tasks for task in word.split(",") if task]
+    if args.tasks and not tasks:
+        raise UserError("tasks is empty; tasks accepts one or more task ids")
+    served, skipped = find_records(args.directory, tasks)
+    console = table_console()
+    for path in skipped:
+        console.print(f"skipped {path.name}: no task here serves it", style="dim")
+    results = [replay(path, engine) for path in served]
+    _print(console, results)
+    print(
+        f"parity: engine={engine} tasks={len(results)} samples={sum(len(r.obs) for r in results)} "
+        f"obs_max={max(r.obs.max() for r in results):.3g} "
+        f"reward_max={max(r.reward.max() for r in results):.3g} "
+        f"cost_mismatches={sum(len(r.cost_mismatches) for r in results)} "
+        f"term_mismatches={sum(len(r.term_mismatches) for r in results)}"
+    )
+    return 0 if all(result.passed for result in results) else 1
+
+
+def _print(console: Console, results) -> None:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("task", no_wrap=True)
+    heads = ("samples", "obs median", "obs max", "reward max", "cost", "term", "near", "beyond", "verdict")
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    for r in results:
+        numbers = [len(r.obs), *(f"{x:.1e}" for x in (np.median(r.obs), r.obs.max(), r.reward.max()))]
+        counts = [len(r.cost_mismatches), len(r.term_mismatches), len(r.cost_near) + len(r.term_near)]
+        cells = [*numbers, *counts, len(r.worst), "ok" if r.passed else "FAIL"]
+        table.add_row(r.id, *map(str, cells))
+    console.print(table)
+    for r in results:
+        for i in r.worst[:_NAMED]:
+            errors = f"obs off by {r.obs[i]:.2g}, reward by {r.reward[i]:.2g}"
+            allowed = f"tolerance {r.obs_tolerance[i]:.2g}, {r.reward_tolerance[i]:.2g}"
+            console.print(f"{r.id} sample {i}: {errors} ({allowed})")
+        if len(r.worst) > _NAMED:
+            console.print(f"{r.id}: {len(r.worst) - _NAMED} more samples beyond tolerance")
+
