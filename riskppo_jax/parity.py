@@ -62,8 +62,7 @@ def find_records(directory: Path, tasks: Sequence[str] = ()) -> tuple[list[Path]
     files = sorted(path for path in directory.glob("*.npz") if path.stem != "layouts")
     served = [path for path in files if path.stem in (tasks or known)]
     if not served:
-        raise UserError(f"DIR={directory} has no record of a task here; DIR accepts a folder of <task
-        id>.npz")
+        raise UserError(f"DIR={directory} has no record of a task here; DIR accepts <task id>.npz files")
     return served, [path for path in files if path.stem not in known]
 
 
@@ -114,16 +113,20 @@ def _check_shapes(path: Path, record, env) -> None:
     for name in (*_NEEDED, *_DEVIATIONS):
         expected = (len(record["act"]), wide[name]) if name in wide else (len(record["act"]),)
         if record[name].shape != expected:
-            raise UserError(f"{path}: one_{name} has shape {record[name].shape}, and the task needs
-            {expected}")
+            raise UserError(f"{path}: one_{name} has shape {record[name].shape}, the task needs {expected}")
 
 
 def _step_all(env, record):
-    keys = jax.random.split(jax.random.key(0), len(record["act"])) number =
-    jax.dtypes.canonicalize_dtype(float) qpos, qvel, act = (np.asarray(record[name], number) for name in
-    ("qpos0", "qvel0", "act")) start = jax.jit(jax.vmap(env.place))(keys, qpos, qvel) after =
-    jax.jit(jax.vmap(env.step))(start, act) pick = lambda state: jax.tree.map(np.asarray, (state.obs,
-    state.reward, state.cost, state.terminated))  # noqa: E731 return pick(start), pick(after)
+    keys = jax.random.split(jax.random.key(0), len(record["act"]))
+    number = jax.dtypes.canonicalize_dtype(float)
+    qpos, qvel, act = (np.asarray(record[name], number) for name in ("qpos0", "qvel0", "act"))
+    start = jax.jit(jax.vmap(env.place))(keys, qpos, qvel)
+    after = jax.jit(jax.vmap(env.step))(start, act)
+    return _returns(start), _returns(after)
+
+
+def _returns(state) -> tuple[np.ndarray, ...]:
+    return tuple(map(np.asarray, (state.obs, state.reward, state.cost, state.terminated)))
 
 
 def _compare(id: str, engine: str, task, record, start, after, margin) -> Result:
