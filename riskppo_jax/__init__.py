@@ -8,10 +8,15 @@ _LAZY = {
     "make_env": "riskppo_jax.envs.registry",
 }
 
-__all__ = sorted(_LAZY)
+# modules that are public as a whole
+_MODULES = {"gym", "interop"}
+
+__all__ = sorted({*_LAZY, *_MODULES})
 
 
 def __getattr__(name: str):
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
