@@ -32,7 +32,8 @@ class Env(Protocol):
     """`reset(key) -> State`, `step(state, action) -> State`, both pure.
 
     `num_actions` is None for continuous actions of shape `[action_size]`; otherwise actions are integers
-    below it, of shape `()`. `constraint_range[name]` bounds the quantity, `thresholds[name]` is its usual limit.
+    below it, of shape `()`. `constraint_range[name]` bounds the quantity, `thresholds[name]` is its usual
+    limit.
     """
 
     observation_size: int
