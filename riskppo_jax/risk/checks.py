@@ -34,18 +34,18 @@ def parameter(
 def samples(x: ArrayLike, weights: ArrayLike | None) -> tuple[Array, Array, Array]:
     """Flat samples, their probabilities, and whether both make sense.
 
-    Samples of weight zero are replaced by one that counts, so that whatever they held (padding, NaN) is inert.
+    Samples of weight zero are replaced by one that counts, so that what they held (padding, NaN) is inert.
 
     Args:
       x: samples, any shape.
-      weights: non-negative masses that broadcast to the shape of `x`; None for equal ones.
+      weights: non-negative masses, of the shape of `x` or one that broadcasts to it; None for equal ones.
 
     Returns:
       `x` and probabilities, both flat, and a boolean scalar that is False where a traced input is unusable.
     """
-    floating = jnp.result_type(float)
     x = jnp.asarray(x)
-    x = (x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(floating)).ravel()
+    shape, real = x.shape, jnp.issubdtype(x.dtype, jnp.floating)
+    x = x.astype(jnp.promote_types(x.dtype, jnp.float32) if real else jnp.result_type(float)).ravel()
     if x.size == 0:
         raise UserError("samples: got none, accepts at least one")
     if weights is None:
@@ -54,15 +54,16 @@ def samples(x: ArrayLike, weights: ArrayLike | None) -> tuple[Array, Array, Arra
         problem = "samples: accepts finite numbers, got NaN or infinity"
     else:
         w = jnp.asarray(weights)
-        w = jnp.broadcast_to(w, jnp.broadcast_shapes(w.shape, jnp.shape(x) if w.ndim < 2 else w.shape)).ravel()
-        if w.shape != x.shape:
-            raise UserError(f"weights: {w.size} of them for {x.size} samples; accepts one for each")
-        w = w.astype(x.dtype)
+        try:
+            w = jnp.broadcast_to(w, shape).ravel().astype(x.dtype)
+        except ValueError:
+            raise UserError(f"weights: shape {w.shape} for samples {shape}; accepts one for each") from None
         total = jnp.sum(w)
-        counts = w > 0
+        p = w / total
+        counts = p > 0
         valid = jnp.all(w >= 0) & (total > 0) & jnp.isfinite(total) & jnp.all(jnp.isfinite(x) | ~counts)
         problem = "weights: accepts finite, non-negative numbers with a positive sum, on finite samples"
-        p = jnp.where(counts, w, 0) / total
+        p = jnp.where(counts, p, 0)
         x = jnp.where(counts, x, jnp.max(jnp.where(counts, x, -jnp.inf)))
     if is_concrete(valid) and not bool(valid):
         raise UserError(problem)

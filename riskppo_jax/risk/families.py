@@ -4,13 +4,14 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from riskppo_jax.errors import UserError
 from riskppo_jax.risk import checks
-from riskppo_jax.risk.utility import Utility, bisect, lower_quantile
+from riskppo_jax.risk.utility import Utility, bisect, expect, log_mean_exp, lower_quantile
 from riskppo_jax.types import Array, ArrayLike
 
-_MAX_EXPONENT = 50.0  # exp(50) = 5e21 leaves float32 room for sums; beyond, utilities go on along their tangent
+MAX_EXPONENT = 50.0  # exp(50) = 5e21 leaves float32 room for sums; beyond, a utility follows its tangent
 _LOG_EDGE = 1e-3  # stochastic steps of the log utility stay this share of `a` inside its domain
 
 
@@ -30,10 +31,7 @@ class Mean(Utility):
         return False
 
     def _t_star(self, x: Array, p: Array) -> Array:
-        return p @ x
-
-    def _value(self, x: Array, p: Array) -> Array:
-        return p @ x
+        return expect(p, x)
 
 
 class _PiecewiseLinear(Utility):
@@ -55,8 +53,8 @@ class _PiecewiseLinear(Utility):
 
     def dg(self, u: ArrayLike) -> Array:
         above, below = self.slopes
-        short = jnp.asarray(u) < 0
-        return short * below + (~short) * above
+        slope = jnp.where(jnp.asarray(u) < 0, 0.0 * above + below, above + 0.0 * below)
+        return jnp.where(jnp.isnan(u), jnp.nan, slope)
 
     @property
     def identified(self) -> ArrayLike:
@@ -69,6 +67,13 @@ class _PiecewiseLinear(Utility):
 
     def _t_star(self, x: Array, p: Array) -> Array:
         return lower_quantile(x, p, self.level)
+
+    def _value(self, x: Array, p: Array) -> Array:
+        t = jax.lax.stop_gradient(self._t_star(x, p))
+        at = p * (x == t)
+        # Adds zero; its gradient gives the samples on the kink their part, so that all of them add up to one.
+        t += expect(at, x - jax.lax.stop_gradient(x)) / jnp.sum(at)
+        return t + expect(p, self.g(x - t))
 
 
 class CVaR(_PiecewiseLinear):
@@ -127,11 +132,11 @@ class Entropic(Utility):
 
     def g(self, u: ArrayLike) -> Array:
         z = -self.gamma * u
-        capped = jnp.minimum(z, _MAX_EXPONENT)
-        return -(jnp.expm1(capped) + (z - capped) * jnp.exp(_MAX_EXPONENT)) / self.gamma
+        capped = jnp.minimum(z, MAX_EXPONENT)
+        return -(jnp.expm1(capped) + (z - capped) * jnp.exp(MAX_EXPONENT)) / self.gamma
 
     def dg(self, u: ArrayLike) -> Array:
-        return jnp.exp(jnp.minimum(-self.gamma * u, _MAX_EXPONENT))
+        return jnp.exp(jnp.minimum(-self.gamma * u, MAX_EXPONENT))
 
     @property
     def g_sup(self) -> ArrayLike:
@@ -141,7 +146,8 @@ class Entropic(Utility):
         return b  # here t* is S itself
 
     def _t_star(self, x: Array, p: Array) -> Array:
-        return -_log_mean_exp(-self.gamma * x, p) / self.gamma
+        low = jax.lax.stop_gradient(jnp.min(x))
+        return low - log_mean_exp(-self.gamma * (x - low), p) / self.gamma
 
     def _value(self, x: Array, p: Array) -> Array:
         return self._t_star(x, p)
@@ -164,7 +170,7 @@ class Quadratic(Utility):
         return 0.5 / self.c
 
     def _t_star(self, x: Array, p: Array) -> Array:
-        return p @ x
+        return expect(p, x)
 
 
 class MonotoneQuadratic(Utility):
@@ -193,18 +199,24 @@ class Polynomial(Utility):
     k: ArrayLike
 
     def g(self, u: ArrayLike) -> Array:
-        counts = self.c * u < 1.0
-        shortfall = jnp.log1p(jnp.where(counts, -self.c * u, 0.0))
-        return jnp.where(counts, -jnp.expm1(self.k * shortfall), 1.0) / (self.k * self.c)
+        flat, log_base, beyond = self._parts(u)
+        tangent = self.k * beyond * jnp.exp((self.k - 1.0) * log_base)
+        return jnp.where(flat, 1.0, -jnp.expm1(self.k * log_base) - tangent) / (self.k * self.c)
 
     def dg(self, u: ArrayLike) -> Array:
-        counts = self.c * u < 1.0
-        shortfall = jnp.log1p(jnp.where(counts, -self.c * u, 0.0))
-        return counts * jnp.exp((self.k - 1.0) * shortfall)
+        flat, log_base, _ = self._parts(u)
+        return jnp.where(flat, 0.0, jnp.exp((self.k - 1.0) * log_base))
 
     @property
     def g_sup(self) -> ArrayLike:
         return 1.0 / (self.k * self.c)
+
+    def _parts(self, u: ArrayLike) -> tuple[Array, Array, Array]:
+        """Whether `g` is flat at `u`; `ln(1 - c u)`, capped before its power overflows; what is beyond."""
+        flat = self.c * u >= 1.0
+        cap = MAX_EXPONENT / self.k
+        log_base = jnp.minimum(jnp.log1p(jnp.where(flat, 0.0, -self.c * u)), cap)
+        return flat, log_base, jnp.maximum(1.0 - self.c * u - jnp.exp(cap), 0.0)
 
 
 class Log(Utility):
@@ -214,12 +226,12 @@ class Log(Utility):
     a: ArrayLike
 
     def g(self, u: ArrayLike) -> Array:
-        inside = jnp.asarray(u) > -jnp.asarray(self.a)
-        return jnp.where(inside, self.a * jnp.log1p(jnp.where(inside, u / self.a, 0.0)), -jnp.inf * self.a)
+        outside = jnp.asarray(u) <= -jnp.asarray(self.a)
+        return jnp.where(outside, -jnp.inf, self.a * jnp.log1p(jnp.where(outside, 0.0, u / self.a)))
 
     def dg(self, u: ArrayLike) -> Array:
-        inside = jnp.asarray(u) > -jnp.asarray(self.a)
-        return jnp.where(inside, self.a / jnp.where(inside, self.a + u, 1.0), jnp.inf * self.a)
+        outside = jnp.asarray(u) <= -jnp.asarray(self.a)
+        return jnp.where(outside, jnp.inf, self.a / jnp.where(outside, 1.0, self.a + u))
 
     def pointwise(self, x: ArrayLike, t: ArrayLike) -> Array:
         return t + self.g(jnp.maximum(x - t, -self.a * (1.0 - _LOG_EDGE)))
@@ -228,27 +240,35 @@ class Log(Utility):
         return 1.0 - self.dg(jnp.maximum(x - t, -self.a * (1.0 - _LOG_EDGE)))
 
     def t_interval(self, x_min: ArrayLike, x_max: ArrayLike) -> tuple[Array, Array]:
-        if checks.is_concrete(x_min) and not jnp.all(jnp.isfinite(jnp.asarray(x_min))):
+        if checks.is_concrete(x_min) and not np.all(np.isfinite(x_min)):
             raise UserError(f"log: accepts losses that are bounded (a finite x_min), got x_min={x_min}")
         low, high = super().t_interval(x_min, x_max)
         return low, jnp.minimum(high, low + self.a * (1.0 - _LOG_EDGE))
 
     def _t_star(self, x: Array, p: Array) -> Array:
-        low, y = self._margin(x, p)
-        return low + self.a - y
+        low, s, _ = self._margins(x, p)
+        return low + s
 
     def _value(self, x: Array, p: Array) -> Array:
-        low, y = jax.lax.stop_gradient(self._margin(x, p))
-        return low + self.a - y + self.a * (p @ jnp.log((x - low + y) / self.a))
+        low, s, y = jax.lax.stop_gradient(self._margins(x, p))
+        u = (x - low - s) / self.a
+        logs = jnp.where(u > -0.5, jnp.log1p(jnp.maximum(u, -0.5)), jnp.log((x - low + y) / self.a))
+        return low + s + self.a * expect(p, logs)
 
-    def _margin(self, x: Array, p: Array) -> tuple[Array, Array]:
-        """The smallest sample and `y = a - (t* - x_min) > 0`, the distance of `t*` from the domain's edge."""
+    def _margins(self, x: Array, p: Array) -> tuple[Array, Array, Array]:
+        """The smallest sample, and the distance of `t*` to it, `s`, and to the domain's edge, `y = a - s`."""
         low = jnp.min(x)
         above = x - low
-        # The derivative falls in y; in -y it rises, and zero distance is never reached.
-        smallest = self.a * jnp.max(jnp.where(above == 0, p, 0.0)) * 0.5
-        y = -bisect(lambda minus_y: p @ (self.a / (above - minus_y)) - 1.0, -self.a * jnp.ones_like(low), -smallest)
-        return low, y
+        # In w = ln(a/y), so that neither s nor y cancels; y >= a P(X = x_min) and s <= x_max - x_min.
+        least_mass = jnp.max(jnp.where(above == 0, p, 0.0))
+        most = -jnp.maximum(jnp.log(least_mass), jnp.log1p(-jnp.minimum(jnp.max(above) / self.a, 1.0)))
+        split = lambda w: (-self.a * jnp.expm1(-w), self.a * jnp.exp(-w))  # noqa: E731
+
+        def excess_slope(w):
+            s, y = split(w)
+            return expect(p, (s - above) / (above + y))
+
+        return low, *split(bisect(excess_slope, jnp.zeros_like(most), most))
 
 
 class SmoothedCVaR(Utility):
@@ -277,7 +297,7 @@ class SmoothedCVaR(Utility):
 
 
 class SoftCVaR(Utility):
-    """CVaR's hinge replaced by a softplus of temperature `tau`: `g = -(tau/beta) ln(1 - beta + beta e^(-u/tau))`.
+    """CVaR's hinge replaced by a softplus: `g(u) = -(tau/beta) ln(1 - beta + beta exp(-u/tau))`.
 
     `tau -> 0` is CVaR, `beta -> 0` entropic with `gamma = 1/tau`, `beta = 1` the mean.
     """
@@ -288,13 +308,13 @@ class SoftCVaR(Utility):
 
     def g(self, u: ArrayLike) -> Array:
         z = -u / self.tau
-        small = z <= 1.0
+        small = jnp.abs(z) <= 1.0
         near = jnp.log1p(self.beta * jnp.expm1(jnp.where(small, z, 0.0)))
-        far = z + jnp.log(self.beta + (1.0 - self.beta) * jnp.exp(-jnp.where(small, 1.0, z)))
+        far = jnp.logaddexp(jnp.log1p(-self.beta), jnp.log(self.beta) + z)
         return -(self.tau / self.beta) * jnp.where(small, near, far)
 
     def dg(self, u: ArrayLike) -> Array:
-        odds = jnp.log(self.beta) - jnp.log1p(-jnp.asarray(self.beta, jnp.result_type(float)))
+        odds = jnp.log(self.beta) - jnp.log1p(-self.beta)
         return jax.nn.sigmoid(odds - u / self.tau) / self.beta
 
     @property
@@ -303,9 +323,4 @@ class SoftCVaR(Utility):
 
     @property
     def g_sup(self) -> ArrayLike:
-        return -(self.tau / self.beta) * jnp.log1p(-jnp.asarray(self.beta, jnp.result_type(float)))
-
-
-def _log_mean_exp(z: Array, p: Array) -> Array:
-    """`ln sum p exp(z)`; entries with `p = 0` do not count."""
-    return jax.nn.logsumexp(z, b=p)
+        return -(self.tau / self.beta) * jnp.log1p(-self.beta)

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 
 import jax.numpy as jnp
+import numpy as np
 
 from riskppo_jax.errors import UserError
 from riskppo_jax.risk import checks, families, several
@@ -80,7 +81,7 @@ def soft_cvar(beta: ArrayLike, tau: ArrayLike) -> Utility:
 
 def spectral(kappas: ArrayLike | Sequence[float], betas: ArrayLike | Sequence[float]) -> Utility:
     """`sum_k kappa_k CVaR_{beta_k}`, `kappas` non-negative with sum 1, a level of `t` for each."""
-    kappas, betas = _vector(kappas), _vector(betas)
+    kappas, betas = _vector("kappas", kappas), _vector("betas", betas)
     if jnp.ndim(kappas) == 0 or jnp.shape(kappas) != jnp.shape(betas) or jnp.size(betas) == 0:
         raise UserError(
             f"spectral: accepts as many kappas as betas, at least one; got shapes {jnp.shape(kappas)} "
@@ -109,14 +110,17 @@ MEASURES: dict[str, Callable[..., Utility]] = {
 
 def from_config(config: Mapping) -> Utility:
     """The utility that `utility.config()` describes, for example `{"name": "cvar", "beta": 0.3}`."""
+    if not isinstance(config, Mapping):
+        raise UserError(f"risk={config!r}: accepts a mapping such as {{'name': 'cvar', 'beta': 0.3}}")
     settings = dict(config)
     name = settings.pop("name", None)
-    if name not in MEASURES:
+    if not isinstance(name, str) or name not in MEASURES:
         near = difflib.get_close_matches(str(name), MEASURES, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise UserError(f"risk={name!r}: {hint}accepts {', '.join(MEASURES)}")
     wanted = list(inspect.signature(MEASURES[name]).parameters)
-    for problem, names in (("unknown", settings.keys() - set(wanted)), ("missing", set(wanted) - settings.keys())):
+    unknown, missing = settings.keys() - set(wanted), set(wanted) - settings.keys()
+    for problem, names in (("unknown", unknown), ("missing", missing)):
         if names:
             accepted = ", ".join(f"risk.{w}" for w in wanted) or "no parameters"
             raise UserError(f"risk={name}: {problem} risk.{sorted(names)[0]}; {name} takes {accepted}")
@@ -131,5 +135,11 @@ def _positive(name: str, value: ArrayLike) -> ArrayLike:
     return checks.parameter(name, value, lambda v: (v > 0) & (v < jnp.inf), "(0, inf)")
 
 
-def _vector(values):
-    return values if hasattr(values, "shape") else jnp.asarray(list(values), jnp.result_type(float))
+def _vector(name: str, values: ArrayLike | Sequence[float]) -> ArrayLike:
+    if hasattr(values, "shape"):
+        return values
+    try:
+        values = list(values)
+        return np.asarray(values, float) if checks.is_concrete(*values) else jnp.stack(values)
+    except (TypeError, ValueError):
+        raise UserError(f"{name}: expected a list of numbers, got {values!r}") from None

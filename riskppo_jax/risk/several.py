@@ -5,8 +5,8 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from riskppo_jax.risk.families import CVaR, Entropic
-from riskppo_jax.risk.utility import Utility, bisect
+from riskppo_jax.risk.families import MAX_EXPONENT, CVaR, Entropic
+from riskppo_jax.risk.utility import Utility, bisect, expect, log_mean_exp
 from riskppo_jax.types import Array, ArrayLike
 
 
@@ -17,6 +17,7 @@ class Spectral(Utility):
     """
 
     name: ClassVar[str] = "spectral"
+    _parameter_ndim: ClassVar[int] = 1
     kappas: ArrayLike  # [level], non-negative, sum 1
     betas: ArrayLike  # [level]
 
@@ -44,7 +45,7 @@ class Spectral(Utility):
         return jax.vmap(lambda beta: CVaR(beta)._t_star(x, p))(jnp.asarray(self.betas))
 
     def _value(self, x: Array, p: Array) -> Array:
-        return jnp.dot(self.kappas, jax.vmap(lambda beta: CVaR(beta)._value(x, p))(jnp.asarray(self.betas)))
+        return jnp.sum(self.kappas * jax.vmap(lambda beta: CVaR(beta)._value(x, p))(jnp.asarray(self.betas)))
 
     @property
     def _levels(self) -> CVaR:
@@ -67,18 +68,19 @@ class EVaR(Utility):
         return (2,)
 
     def pointwise(self, x: ArrayLike, t: ArrayLike) -> Array:
-        level, scale = t[..., 0], t[..., 1]
+        level, scale = jnp.moveaxis(jnp.asarray(t), -1, 0)
         return level + Entropic(1.0 / scale).g(x - level) + scale * jnp.log(self.alpha)
 
     def pointwise_dt(self, x: ArrayLike, t: ArrayLike) -> Array:
-        level, scale = t[..., 0], t[..., 1]
-        z = -(x - level) / scale
-        grown = Entropic(1.0).dg(-z)
-        return jnp.stack([1.0 - grown, 1.0 - grown + z * grown + jnp.log(self.alpha)], axis=-1)
+        level, scale = jnp.moveaxis(jnp.asarray(t), -1, 0)
+        z = jnp.minimum(-(x - level) / scale, MAX_EXPONENT)
+        slope = 1.0 - jnp.exp(z) + 0.0 * self.alpha
+        return jnp.stack([slope, slope + z * jnp.exp(z) + jnp.log(self.alpha)], axis=-1)
 
     def t_interval(self, x_min: ArrayLike, x_max: ArrayLike) -> tuple[Array, Array]:
+        """One that holds the maximising `t`; and a wide one for `s`, which may tend to 0 or infinity."""
         low, high = super().t_interval(x_min, x_max)
-        width = jnp.maximum(high - low, jnp.finfo(low.dtype).tiny)
+        width = jnp.maximum(high - low, jnp.finfo(low.dtype).tiny * 1e8)
         return jnp.stack([low, 1e-3 * width]), jnp.stack([high, 1e3 * width])
 
     def _t_star(self, x: Array, p: Array) -> Array:
@@ -98,9 +100,8 @@ class EVaR(Utility):
 
         def minus_derivative(log_s):
             z = -above / jnp.exp(log_s)
-            log_mean = jax.nn.logsumexp(z, b=p)
-            tilted = p * jnp.exp(z - log_mean)
-            return log_mean - tilted @ z - jnp.log(self.alpha)
+            log_mean = log_mean_exp(z, p)
+            return log_mean - expect(p * jnp.exp(z - log_mean), z) - jnp.log(self.alpha)
 
         reach = jnp.log(jnp.asarray(1e6, x.dtype))
         return width * jnp.exp(bisect(minus_derivative, -reach, reach))

@@ -2,23 +2,24 @@
 
     S_g(X) = sup_t { t + E[g(X - t)] }                                   (Ben-Tal and Teboulle, 2007)
 
-`g` is concave, `g(0) = 0`, and 1 is one of its slopes at 0, so `S_g(X) <= E[X]` and `S_g(X + k) = S_g(X) + k`.
+`g` is concave, `g(0) = 0`, and 1 is one of its slopes at 0: `S_g(X) <= E[X]` and `S_g(X + k) = S_g(X) + k`.
 """
 
+import dataclasses
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
 from riskppo_jax.errors import UserError
 from riskppo_jax.risk import checks
 from riskppo_jax.types import Array, ArrayLike
 
 
-class Utility(struct.PyTreeNode):
+@dataclass_transform(frozen_default=True)
+class Utility:
     """A utility with its parameters; the parameters are traced, so one program serves any of their values.
 
     A family of its own needs `g` and `dg`, and `t_star` where better than bisection is known. `t` is a scalar
@@ -26,6 +27,19 @@ class Utility(struct.PyTreeNode):
     """
 
     name: ClassVar[str]
+    _parameter_ndim: ClassVar[int] = 0
+
+    def __init_subclass__(cls) -> None:
+        # Not by `register_dataclass`, as flax does: then the tree structures of two classes with as many fields
+        # compare equal, and `jit` may run the program of the one for the other.
+        names = [field.name for field in dataclasses.fields(dataclasses.dataclass(frozen=True)(cls))]
+        key = jax.tree_util.GetAttrKey
+        jax.tree_util.register_pytree_with_keys(
+            cls,
+            lambda utility: ([(key(name), getattr(utility, name)) for name in names], None),
+            lambda _, values: cls(*values),
+            lambda utility: ([getattr(utility, name) for name in names], None),
+        )
 
     def g(self, u: ArrayLike) -> Array:
         """Utility of an outcome that exceeds `t` by `u`."""
@@ -42,7 +56,7 @@ class Utility(struct.PyTreeNode):
 
     @property
     def identified(self) -> ArrayLike:
-        """Whether `t` matters. For the mean, and for CVaR at beta = 1, every large `t` is as good: no step."""
+        """Whether `t` matters. For the mean, and CVaR at beta = 1, every large `t` is as good: no step."""
         return True
 
     @property
@@ -52,11 +66,12 @@ class Utility(struct.PyTreeNode):
 
     def pointwise(self, x: ArrayLike, t: ArrayLike) -> Array:
         """`t + g(x - t)`, whose expectation is maximised by `t`; `x` itself where `t` is not identified."""
-        return jnp.where(self.identified, t + self.g(x - t), x)
+        return jnp.where(self.identified, t + self.g(x - t), jnp.where(self._sound, x, jnp.nan))
 
     def pointwise_dt(self, x: ArrayLike, t: ArrayLike) -> Array:
         """`1 - g'(x - t)`, the ascent direction of `t`; zero where `t` is not identified."""
-        return jnp.where(self.identified, 1.0 - self.dg(x - t), jnp.zeros_like(x))
+        still = jnp.where(self._sound, jnp.zeros_like(x), jnp.nan)
+        return jnp.where(self.identified, 1.0 - self.dg(x - t), still)
 
     def t_interval(self, x_min: ArrayLike, x_max: ArrayLike) -> tuple[Array, Array]:
         """An interval that holds a maximiser for every law on `[x_min, x_max]`."""
@@ -64,8 +79,9 @@ class Utility(struct.PyTreeNode):
             raise UserError(f"t_interval: accepts x_min <= x_max, got [{x_min}, {x_max}]")
         if checks.is_concrete(x_min, x_max) and not np.all(np.isfinite([x_min, x_max])):
             raise UserError(f"t_interval: accepts a bounded range, got [{x_min}, {x_max}]")
-        ordered = jnp.asarray(x_min) <= jnp.asarray(x_max)
-        return jnp.where(ordered, x_min, jnp.nan), jnp.where(ordered, x_max, jnp.nan)
+        width = jnp.asarray(x_max) - jnp.asarray(x_min)
+        usable = (width >= 0) & (width < jnp.inf)
+        return jnp.where(usable, x_min, jnp.nan), jnp.where(usable, x_max, jnp.nan)
 
     def t_floor(self, b: ArrayLike) -> ArrayLike:
         """The least `t` worth trying where `S_g(X) >= b` is asked for (`b = -c`); minus infinity if none."""
@@ -73,29 +89,59 @@ class Utility(struct.PyTreeNode):
 
     def t_star(self, x: ArrayLike, weights: ArrayLike | None = None) -> Array:
         """A maximiser of `t + E[g(X - t)]` on weighted samples."""
-        x, p, valid = checks.samples(x, weights)
+        x, p, valid = self._checked(x, weights)
         return jnp.where(valid, self._t_star(x, p), jnp.nan)
 
     def value(self, x: ArrayLike, weights: ArrayLike | None = None) -> Array:
-        """`S_g` of weighted samples. Its gradient in `x` is `p g'(x - t*)`, by the envelope theorem."""
-        x, p, valid = checks.samples(x, weights)
+        """`S_g` of weighted samples. Its gradient in `x` is `p g'(x - t*)`, by the envelope theorem.
+
+        Where `t*` is a sample on a kink, as for CVaR, the samples at `t*` share what is left to a sum of one.
+        """
+        x, p, valid = self._checked(x, weights)
         return jnp.where(valid, self._value(x, p), jnp.nan)
 
     def config(self) -> dict:
         """`{"name": ..., parameter: number, ...}`, which `oce.from_config` turns back into this utility."""
         return {"name": self.name} | {
-            field: np.asarray(getattr(self, field)).tolist() for field in self.__dataclass_fields__
+            field.name: np.asarray(getattr(self, field.name)).tolist() for field in dataclasses.fields(self)
         }
 
+    @property
+    def _sound(self) -> ArrayLike:
+        """False where a traced parameter was refused, and so is NaN."""
+        return ~jnp.any(jnp.asarray([jnp.any(jnp.isnan(value)) for value in jax.tree.leaves(self)], bool))
+
+    def _checked(self, x: ArrayLike, weights: ArrayLike | None) -> tuple[Array, Array, Array]:
+        for value in jax.tree.leaves(self):
+            if jnp.ndim(value) != self._parameter_ndim:
+                shape = jnp.shape(value)
+                raise UserError(f"{self.name}: a parameter has shape {shape}; map over it with jax.vmap")
+        x, p, valid = checks.samples(x, weights)
+        return x, p, valid & self._sound
+
     def _t_star(self, x: Array, p: Array) -> Array:
-        """Bisection on the derivative `E[g'(X - t)] - 1`, which does not decrease in `t`."""
+        """Bisection on the derivative `E[g'(X - t) - 1]`, which does not decrease in `t`."""
         low = jnp.min(x)  # measured from the smallest sample: float32 keeps its digits under a large offset
         above = x - low
-        return low + bisect(lambda s: p @ self.dg(above - s) - 1.0, jnp.zeros_like(low), jnp.max(above))
+        slope = lambda s: expect(p, self.dg(above - s) - 1.0)  # noqa: E731
+        return low + bisect(slope, jnp.zeros_like(low), jnp.max(above))
 
     def _value(self, x: Array, p: Array) -> Array:
         t = jax.lax.stop_gradient(self._t_star(x, p))
-        return t + p @ self.g(x - t)
+        return t + expect(p, self.g(x - t))
+
+
+def expect(p: Array, y: Array) -> Array:
+    """`E[y]`. Not `p @ y`: in float32 a dot product of a million terms is 1% off on a CPU."""
+    return jnp.sum(p * y)
+
+
+def log_mean_exp(z: Array, p: Array) -> Array:
+    """`ln E[exp(z)]` for `z` whose largest entry is 0; by `log1p` near 0, where a logarithm loses digits."""
+    less = expect(p, jnp.expm1(z))
+    near = less > -0.5
+    far = jnp.log(jnp.where(near, 1.0, expect(p, jnp.exp(z))))
+    return jnp.where(near, jnp.log1p(jnp.where(near, less, 0.0)), far)
 
 
 def bisect(f: Callable[[Array], Array], low: Array, high: Array) -> Array:
