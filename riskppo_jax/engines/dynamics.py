@@ -1,0 +1,187 @@
+"""One physics step on MJX's parts, lean enough for a scan.
+
+MJX supplies kinematics, inertia, contacts and constraint rows. What is done here is what its own step does at
+length: Runge-Kutta stages in a loop instead of four copies of the program (a quarter of the compile time), and the
+constraint solver with fixed counts instead of loops that a batch can only leave together. The same numbers come
+out, up to the solver's convergence, which each task's counts settle.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+from mujoco import mjx
+
+from riskppo_jax.types import Array
+
+_RK4_STEP = np.array([0.0, 0.5, 0.5, 1.0])  # how far stage i looks ahead, along stage i - 1
+_RK4_WEIGHT = np.array([1.0, 2.0, 2.0, 1.0]) / 6.0
+
+Read = Callable[[mjx.Data, Array], Any]  # data of a stage, whether it is the last -> what to keep of it
+
+
+def supports(model: mujoco.MjModel) -> bool:
+    """Whether `step` knows everything in this model; otherwise `mjx.step` has to do."""
+    integrators = (mujoco.mjtIntegrator.mjINT_EULER, mujoco.mjtIntegrator.mjINT_RK4)
+    friction = (model.dof_frictionloss > 0).any() or (model.tendon_frictionloss > 0).any()
+    pyramidal = model.opt.cone == mujoco.mjtCone.mjCONE_PYRAMIDAL
+    return model.opt.integrator in integrators and model.na == 0 and pyramidal and not friction
+
+
+def step(model: mjx.Model, data: mjx.Data, iterations: int, searches: int, read: Read) -> tuple[mjx.Data, Any]:
+    """State after one time step, and what `read` keeps of the last forward pass.
+
+    Args:
+      model, data: as for `mjx.step`; of `data` only time, qpos, qvel, warm start, ctrl and mocap count.
+      iterations: Newton iterations of the constraint solver.
+      searches: refinements of the step length in each of them.
+      read: called with the data of a forward pass and whether it is the last of this step.
+    """
+    start = data
+    h = model.opt.timestep
+    rk4 = model.opt.integrator == mjx.IntegratorType.RK4
+
+    def stage(i, state):
+        qvel, qacc, qvel_sum, qacc_sum, _ = state
+        ahead = h * jnp.asarray(_RK4_STEP, float)[i]
+        now = start.replace(
+            qpos=_advance(model, start.qpos, ahead * qvel),
+            qvel=start.qvel + ahead * qacc,
+            qacc_warmstart=jnp.where(i > 0, qacc, start.qacc_warmstart),
+        )
+        now = forward(model, now, iterations, searches)
+        weight = jnp.asarray(_RK4_WEIGHT, float)[i]
+        return now.qvel, now.qacc, qvel_sum + weight * now.qvel, qacc_sum + weight * now.qacc, read(now, i == 3)
+
+    if rk4:
+        zero = jnp.zeros_like(start.qvel)
+        kept = jax.eval_shape(lambda: stage(0, (zero, zero, zero, zero, None)))[-1]
+        kept = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), kept)
+        _, qacc, mean_qvel, mean_qacc, kept = jax.lax.fori_loop(0, 4, stage, (zero, zero, zero, zero, kept))
+        qvel = start.qvel + h * mean_qacc
+        qpos = _advance(model, start.qpos, h * mean_qvel)
+    else:
+        now = forward(model, start, iterations, searches)
+        qacc, kept = now.qacc, read(now, jnp.array(True))
+        qvel = start.qvel + h * _damped(model, now)
+        qpos = _advance(model, start.qpos, h * qvel)
+    return start.replace(qpos=qpos, qvel=qvel, qacc_warmstart=qacc, time=start.time + h), kept
+
+
+def forward(model: mjx.Model, data: mjx.Data, iterations: int, searches: int) -> mjx.Data:
+    """MJX's forward dynamics with the solver below and without sensors."""
+    data = mjx.fwd_velocity(model, mjx.fwd_position(model, data))
+    data = mjx.fwd_acceleration(model, mjx.fwd_actuation(model, data))
+    if not data._impl.efc_J.shape[0]:
+        return data.replace(qacc=data.qacc_smooth)
+    inertia = mjx.full_m(model, data) if mjx.is_sparse(model) else data._impl.M
+    qacc, force = solve(
+        data._impl.efc_J, data._impl.efc_D, data._impl.efc_aref, data._impl.ne, inertia,
+        data.qacc_smooth, data.qacc_warmstart, iterations, searches,
+    )  # fmt: skip
+    data = data.replace(qacc=qacc, qfrc_constraint=data._impl.efc_J.T @ force)
+    return data.tree_replace({"_impl.efc_force": force})
+
+
+def solve(
+    jacobian: Array,
+    stiffness: Array,
+    reference: Array,
+    equalities: int,
+    inertia: Array,
+    smooth: Array,
+    warm: Array,
+    iterations: int,
+    searches: int,
+) -> tuple[Array, Array]:
+    """Acceleration `x` that minimises MuJoCo's convex cost, and the force of each constraint row.
+
+    The cost is `(x - smooth)' M (x - smooth) / 2` plus `D r^2 / 2` over rows `r = J x - reference` that are
+    equalities or negative. Newton's method on a function that is quadratic in pieces: a step is exact as soon as
+    the right rows push.
+    """
+    always = np.arange(len(reference)) < equalities
+
+    def pushing(r):
+        return jnp.where(always | (r < 0), stiffness, 0.0)
+
+    def cost(x, r):
+        away = x - smooth
+        return away @ (inertia @ away) + jnp.sum(pushing(r) * r**2)
+
+    rows = [jacobian @ x - reference for x in (smooth, warm)]
+    warmer = cost(warm, rows[1]) < cost(smooth, rows[0])
+    x = jnp.where(warmer, warm, smooth)
+    r = jnp.where(warmer, rows[1], rows[0])
+
+    def newton(_, state):
+        x, r = state
+        active = pushing(r)
+        slope = inertia @ (x - smooth) + (active * r) @ jacobian
+        curvature = inertia + (jacobian.T * active) @ jacobian
+        step = -jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(curvature), slope)
+        along = jacobian @ step
+        length = _step_length(r, along, stiffness, always, step @ inertia @ (x - smooth),
+                              step @ inertia @ step, searches)  # fmt: skip
+        return x + length * step, r + length * along
+
+    x, r = jax.lax.fori_loop(0, iterations, newton, (x, r))
+    return x, -pushing(r) * r
+
+
+def _step_length(r, along, stiffness, always, slope, curvature, searches: int) -> Array:
+    """Root of the cost's derivative along a direction, which rises in linear pieces.
+
+    Newton's method between two bounds; a step that leaves them is replaced by their middle.
+    """
+    length, low, high = jnp.ones_like(slope), jnp.zeros_like(slope), jnp.full_like(slope, jnp.inf)
+    for _ in range(searches):
+        there = r + length * along
+        pushing = jnp.where(always | (there < 0), stiffness, 0.0) * along
+        derivative = slope + length * curvature + jnp.sum(pushing * there)
+        second = curvature + jnp.sum(pushing * along)
+        low = jnp.where(derivative <= 0, length, low)
+        high = jnp.where(derivative > 0, length, high)
+        guess = length - derivative / jnp.maximum(second, jnp.finfo(second.dtype).tiny)
+        inside = (guess >= low) & (guess <= high)
+        length = jnp.where(inside, guess, jnp.where(jnp.isinf(high), 2.0 * length, 0.5 * (low + high)))
+    return length
+
+
+def _damped(model: mjx.Model, data: mjx.Data) -> Array:
+    """Acceleration with joint damping taken at the end of the step, as MuJoCo's Euler integrator does."""
+    if model.opt.disableflags & mjx.DisableBit.EULERDAMP:
+        return data.qacc
+    inertia = mjx.full_m(model, data) if mjx.is_sparse(model) else data._impl.M
+    damped = inertia + jnp.diag(model.opt.timestep * model.dof_damping)
+    force = data.qfrc_smooth + data.qfrc_constraint
+    return jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(damped), force)
+
+
+def _advance(model: mjx.Model, qpos: Array, shift: Array) -> Array:
+    """`qpos` moved by a velocity times a duration; rotations turn by it."""
+    parts, q, v = [], 0, 0
+    for joint in model.jnt_type:
+        if joint == mjx.JointType.FREE:
+            parts += [qpos[q : q + 3] + shift[v : v + 3], _turn(qpos[q + 3 : q + 7], shift[v + 3 : v + 6])]
+            q, v = q + 7, v + 6
+        elif joint == mjx.JointType.BALL:
+            parts.append(_turn(qpos[q : q + 4], shift[v : v + 3]))
+            q, v = q + 4, v + 3
+        else:
+            parts.append(qpos[q : q + 1] + shift[v : v + 1])
+            q, v = q + 1, v + 1
+    return jnp.concatenate(parts)
+
+
+def _turn(quat: Array, rotation: Array) -> Array:
+    """Unit quaternion turned by a rotation vector in its own frame."""
+    angle = jnp.linalg.norm(rotation)
+    axis = rotation / jnp.maximum(angle, jnp.finfo(angle.dtype).tiny)
+    w, xyz = jnp.cos(0.5 * angle), jnp.sin(0.5 * angle) * axis
+    a, bcd = quat[0], quat[1:]
+    turned = jnp.concatenate([(a * w - bcd @ xyz)[None], a * xyz + w * bcd + jnp.cross(bcd, xyz)])
+    return turned / jnp.linalg.norm(turned)

@@ -1,0 +1,176 @@
+"""MuJoCo in pure JAX: MJX, with its `jax` or its `warp` implementation.
+
+Only what must survive a step is carried (a few hundred bytes); `mjx.Data`, tens of kilobytes, is rebuilt inside.
+MJX is told the solver and iteration counts a task asks for, because a batch waits for its slowest world.
+"""
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from copy import copy
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import mujoco
+from flax import struct
+from mujoco import mjx
+
+from riskppo_jax.engines import dynamics
+from riskppo_jax.engines.base import Sim, Track
+from riskppo_jax.engines.cache import enable_cache
+from riskppo_jax.engines.capsule import aligned_capsules
+from riskppo_jax.types import Array
+
+_CARRIED = ("time", "qpos", "qvel", "act", "qacc_warmstart")
+_HUGE = 1e10  # MuJoCo's own idea of a number that has left the simulation
+# fields that kinematics and velocities settle, without forces or contacts
+_MOTION = {"xpos", "xquat", "xmat", "xipos", "ximat", "geom_xpos", "geom_xmat", "site_xpos", "site_xmat",
+           "subtree_com", "cinert", "cvel"}  # fmt: skip
+
+
+@struct.dataclass
+class Carry:
+    """State of one world: MuJoCo's integration state and the tracked point."""
+
+    time: Array
+    qpos: Array
+    qvel: Array
+    act: Array
+    qacc_warmstart: Array
+    mocap: Array  # [nmocap, 7]
+    point: Array
+
+
+class MjxEngine:
+    """See `Engine`. `carry` is a `Carry` of float32 (float64 if JAX is so configured)."""
+
+    def __init__(
+        self,
+        model: mujoco.MjModel,
+        frame_skip: int,
+        fields: tuple[str, ...],
+        track: Track | None,
+        settle: bool,
+        solver: Mapping[str, Any] | None,
+        impl: str,
+    ):
+        enable_cache()
+        self.name = "mjx" if impl == "jax" else impl
+        self.dt = model.opt.timestep * frame_skip
+        self.model = model
+        self._substeps = frame_skip
+        self._fields = fields
+        self._track = track
+        self._settle = settle
+        solver = dict(solver or {})
+        self._counts = solver.pop("newton", 6), solver.pop("searches", 4)
+        self._lean = impl == "jax" and dynamics.supports(model)
+        self._mjx = mjx.put_model(_prepared(model, solver), impl=impl)
+        self._blank = mjx.make_data(model if impl == "jax" else self._mjx, impl=impl)
+        self._frames = aligned_capsules if impl == "jax" else nullcontext
+
+    def init(self, qpos: Array, qvel: Array, mocap: Array | None = None, where: Array | bool = True) -> Sim:
+        del where  # lanes of an accelerator are not saved by idling
+        blank = self._blank
+        poses = jnp.concatenate([blank.mocap_pos, blank.mocap_quat], axis=-1) if mocap is None else mocap
+        carry = Carry(
+            time=jnp.zeros((), float), qpos=jnp.asarray(qpos, float), qvel=jnp.asarray(qvel, float), act=blank.act,
+            qacc_warmstart=blank.qacc_warmstart, mocap=jnp.asarray(poses, float), point=jnp.zeros(0),
+        )  # fmt: skip
+        data = self._first(self._rebuild(carry))
+        derived = self._derive(data, fresh=True)
+        point = self._point(data)
+        if self._track:
+            derived["moved"] = jnp.zeros_like(point)
+        return Sim(carry=carry.replace(point=point), derived=derived)
+
+    def step(self, sim: Sim, ctrl: Array, mocap: Array | None = None) -> Sim:
+        before = sim.carry
+        ctrl = jnp.asarray(ctrl, float)
+        shape = before.mocap.shape
+        poses = jnp.broadcast_to(before.mocap if mocap is None else mocap, (self._substeps, *shape))
+
+        def substep(i, state):
+            carry, _ = state
+            data = self._rebuild(carry.replace(mocap=poses[i])).replace(ctrl=ctrl)
+            data, kept = self._advance(data, i == self._substeps - 1)
+            derived, point = kept
+            return self._pack(data, poses[i], point), derived
+
+        blank = jax.eval_shape(lambda: substep(0, (before, None)))[1]
+        empty = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), blank)
+        after, derived = jax.lax.fori_loop(0, self._substeps, substep, (before, empty))
+        if self._track:
+            derived["moved"] = after.point - before.point
+        return self._guard(Sim(carry=after, derived=derived))
+
+    def _rebuild(self, carry: Carry) -> mjx.Data:
+        state = {name: getattr(carry, name) for name in _CARRIED}
+        return self._blank.replace(**state, mocap_pos=carry.mocap[:, :3], mocap_quat=carry.mocap[:, 3:])
+
+    def _first(self, data: mjx.Data) -> mjx.Data:
+        """As much of a forward pass as the fields asked for need."""
+        wanted = {*self._fields, self._track.field if self._track else "qpos"} - {"qpos", "qvel", "time"}
+        if self.model.nu and not self.model.actuator_biastype.any() and not self.model.na:
+            wanted -= {"qfrc_actuator"}  # zero, as the controls are
+        if not wanted - {"cfrc_ext"}:
+            return data
+        if self.name == "mjx" and wanted <= {*_MOTION, "cfrc_ext"}:
+            return mjx.com_vel(self._mjx, mjx.com_pos(self._mjx, mjx.kinematics(self._mjx, data)))
+        with self._frames():
+            return mjx.forward(self._mjx, data)
+
+    def _advance(self, data: mjx.Data, last: Array) -> tuple[mjx.Data, tuple]:
+        """One physics step, with the derived fields and the tracked point it leaves behind."""
+
+        def read(now, final):
+            return self._derive(now, last & final), self._point(now)
+
+        with self._frames():
+            if self._lean:
+                data, kept = dynamics.step(self._mjx, data, *self._counts, read)
+            else:
+                data = mjx.step(self._mjx, data)
+                kept = read(data, True)
+            if self._settle:
+                kept = jax.lax.cond(last, lambda: read(mjx.forward(self._mjx, data), True), lambda: kept)
+        derived, point = kept
+        state = {name: getattr(data, name) for name in self._fields if name in ("qpos", "qvel", "time")}
+        if self._track and self._track.field == "qpos":
+            point = self._point(data)
+        return data, ({**derived, **state}, point)
+
+    def _pack(self, data: mjx.Data, mocap: Array, point: Array) -> Carry:
+        return Carry(**{name: getattr(data, name) for name in _CARRIED}, mocap=mocap, point=point)
+
+    def _derive(self, data: mjx.Data, last: Array | bool = True, fresh: bool = False) -> dict[str, Array]:
+        if "cfrc_ext" in self._fields and not fresh:
+            post = lambda d: _read(mjx.rne_postconstraint(self._mjx, d), "cfrc_ext")  # noqa: E731
+            forces = jax.lax.cond(last, post, lambda d: jnp.zeros_like(_read(d, "cfrc_ext")), data)
+            data = data.tree_replace({"_impl.cfrc_ext": forces})
+        return {name: _read(data, name).reshape(-1) for name in self._fields}
+
+    def _point(self, data: mjx.Data) -> Array:
+        if self._track is None:
+            return jnp.zeros(0)
+        return _read(data, self._track.field).reshape(-1)[self._track.start : self._track.stop]
+
+    def _guard(self, sim: Sim) -> Sim:
+        """Spreads NaN over a world that left the simulation, as the native engine does."""
+        carry = sim.carry
+        sound = jnp.all(jnp.abs(jnp.concatenate([carry.qpos, carry.qvel, carry.qacc_warmstart])) < _HUGE)
+        return jax.tree.map(lambda x: jnp.where(sound, x, jnp.nan), sim)
+
+
+def _prepared(model: mujoco.MjModel, solver: Mapping[str, Any]) -> mujoco.MjModel:
+    """A copy that MJX accepts, with the solver settings asked for."""
+    model = copy(model)
+    if model.opt.solver == mujoco.mjtSolver.mjSOL_PGS:  # MJX has Newton and CG
+        model.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON
+    for name, value in solver.items():
+        setattr(model.opt, name, value)
+    return model
+
+
+def _read(data: mjx.Data, name: str) -> Array:
+    return getattr(data, name) if hasattr(data, name) else getattr(data._impl, name)
