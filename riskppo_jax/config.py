@@ -1,0 +1,116 @@
+"""Settings of the policy's solver, in two kinds.
+
+`Layout` is static: it fixes shapes and Python control flow, so a new value means a new program. `PPOHypers`
+is traced: any of its fields can be an array, and a sweep over it is a `vmap`, not another compilation.
+"""
+
+import math
+from dataclasses import dataclass
+
+from flax import struct
+
+from riskppo_jax.errors import UserError
+from riskppo_jax.types import ArrayLike
+
+ACTIVATIONS = ("tanh", "relu", "elu", "swish")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the compiled program looks like. The defaults are the paper's 2048 steps per rollout.
+
+    `log_std_init` and `policy_head_gain` set the policy before training; a small gain keeps its first means
+    near zero.
+    """
+
+    num_envs: int = 16
+    horizon: int = 128  # steps of each environment between two updates
+    num_minibatches: int = 32
+    num_epochs: int = 10
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    activation: str = "tanh"
+    policy_head_gain: float = 0.01
+    log_std_init: float = math.log(0.5)
+    normalize_observations: bool = True
+    normalize_advantages: bool = True  # within each minibatch
+    clip_value_loss: bool = False
+
+    def __post_init__(self):
+        object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
+        for name in ("num_envs", "horizon", "num_minibatches", "num_epochs"):
+            _require_count(name, getattr(self, name))
+        for size in self.hidden_sizes:
+            _require_count("hidden_sizes", size)
+        if self.batch_size % self.num_minibatches:
+            raise UserError(
+                f"num_minibatches={self.num_minibatches} does not divide num_envs * horizon = "
+                f"{self.batch_size}; it accepts a divisor, such as "
+                f"{_nearest_divisor(self.batch_size, self.num_minibatches)}"
+            )
+        if self.activation not in ACTIVATIONS:
+            raise UserError(f"activation={self.activation!r} is unknown; it accepts {', '.join(ACTIVATIONS)}")
+        if not (math.isfinite(self.policy_head_gain) and self.policy_head_gain >= 0):
+            raise UserError(f"policy_head_gain={self.policy_head_gain} must be a finite number, zero or larger")
+        if not math.isfinite(self.log_std_init):
+            raise UserError(f"log_std_init={self.log_std_init} must be a finite number")
+
+    @property
+    def batch_size(self) -> int:
+        """Transitions in one rollout."""
+        return self.num_envs * self.horizon
+
+    @property
+    def minibatch_size(self) -> int:
+        """Transitions in one gradient step."""
+        return self.batch_size // self.num_minibatches
+
+
+@struct.dataclass
+class PPOHypers:
+    """Numbers of the PPO update; every field may be swept with `vmap`. The defaults are the paper's table."""
+
+    lr: ArrayLike = 3e-4  # at the start; `linear_decay` brings it to zero
+    gamma: ArrayLike = 0.99
+    gae_lambda: ArrayLike = 0.95
+    clip: ArrayLike = 0.2  # on the probability ratio
+    value_coef: ArrayLike = 0.5
+    value_clip: ArrayLike = 0.2  # only with `Layout.clip_value_loss`
+    entropy_coef: ArrayLike = 0.0
+    max_grad_norm: ArrayLike = 0.5
+    adam_eps: ArrayLike = 1e-5
+    obs_clip: ArrayLike = 10.0  # in standard deviations
+
+
+def check_ppo_hypers(hypers: PPOHypers) -> None:
+    """Raises `UserError` for a number outside its range; for plain numbers, before they are traced."""
+    ranges = {
+        "lr": (0.0, math.inf),
+        "gamma": (0.0, 1.0),
+        "gae_lambda": (0.0, 1.0),
+        "clip": (0.0, math.inf),
+        "value_coef": (0.0, math.inf),
+        "value_clip": (0.0, math.inf),
+        "entropy_coef": (-math.inf, math.inf),
+        "max_grad_norm": (0.0, math.inf),
+        "adam_eps": (0.0, math.inf),
+        "obs_clip": (0.0, math.inf),
+    }
+    positive = ("clip", "value_clip", "max_grad_norm", "adam_eps", "obs_clip")
+    for name, (low, high) in ranges.items():
+        value = float(getattr(hypers, name))
+        # no limit at all is a fair wish for whatever bounds something
+        finite = math.isfinite(value) or (name in positive and name != "adam_eps" and value == math.inf)
+        if not (finite and low <= value <= high) or (name in positive and value == 0.0):
+            opening = "above" if name in positive else "from"
+            closing = "" if high == math.inf else f" to {high:g}"
+            accepts = "a finite number" if low == -math.inf else f"numbers {opening} {low:g}{closing}"
+            raise UserError(f"{name}={value:g} is out of range; it accepts {accepts}")
+
+
+def _require_count(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UserError(f"{name}={value!r} must be a whole number, 1 or larger")
+
+
+def _nearest_divisor(total: int, wanted: int) -> int:
+    return min((d for d in range(1, total + 1) if total % d == 0), key=lambda d: abs(d - wanted))

@@ -1,0 +1,110 @@
+"""Actor and critic: two separate networks, seen by the solver as three pure functions."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from riskppo_jax import distributions
+from riskppo_jax.config import Layout
+from riskppo_jax.distributions import Distribution
+from riskppo_jax.types import Array, Key, PyTree
+
+
+@struct.dataclass
+class Params:
+    """Weights of the two networks; nothing is shared between them."""
+
+    actor: PyTree
+    critic: PyTree
+
+
+class Networks(NamedTuple):
+    """`init(key)`, `policy(params, obs)`, `value(params, obs)`; observations are normalised, `[..., obs]`."""
+
+    init: Callable[[Key], Params]
+    policy: Callable[[Params, Array], Distribution]
+    value: Callable[[Params, Array], Array]
+
+
+class Torso(nn.Module):
+    """Hidden layers, orthogonal with gain sqrt(2), zero biases, then one linear layer of `outputs`."""
+
+    hidden_sizes: tuple[int, ...]
+    activation: str
+    outputs: int
+    head_gain: float
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        activate = getattr(nn, self.activation)
+        for size in self.hidden_sizes:
+            x = activate(nn.Dense(size, kernel_init=nn.initializers.orthogonal(2.0**0.5))(x))
+        return Head(self.outputs, self.head_gain)(x)
+
+
+class Head(nn.Module):
+    """A linear layer, orthogonal with this gain, zero bias."""
+
+    outputs: int
+    gain: float
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        init = nn.initializers.orthogonal(self.gain) if self.gain else nn.initializers.zeros
+        kernel = self.param("kernel", init, (x.shape[-1], self.outputs))
+        bias = self.param("bias", nn.initializers.zeros, (self.outputs,))
+        if self.outputs == 1:
+            # XLA compiles a matrix times a vector differently with and without its gradient, and rounds
+            # differently; a sum of products comes out the same everywhere
+            return jnp.sum(x * kernel[:, 0], -1, keepdims=True) + bias
+        return x @ kernel + bias
+
+
+class GaussianActor(nn.Module):
+    """`N(mean(obs), exp(log_std)^2)` with a `log_std` that does not depend on the observation."""
+
+    torso: Torso
+    log_std_init: float
+
+    @nn.compact
+    def __call__(self, obs: Array) -> Distribution:
+        log_std = self.param("log_std", nn.initializers.constant(self.log_std_init), (self.torso.outputs,))
+        return distributions.normal(self.torso(obs), log_std)
+
+
+class CategoricalActor(nn.Module):
+    """Probabilities proportional to `exp(logits(obs))`."""
+
+    torso: Torso
+
+    @nn.compact
+    def __call__(self, obs: Array) -> Distribution:
+        return distributions.categorical(self.torso(obs))
+
+
+def make_networks(observation_size: int, action_size: int, num_actions: int | None, layout: Layout) -> Networks:
+    """Networks for an environment of these sizes; `num_actions` is None where actions are continuous."""
+    outputs = action_size if num_actions is None else num_actions
+    actor_torso = Torso(layout.hidden_sizes, layout.activation, outputs, layout.policy_head_gain)
+    if num_actions is None:
+        actor = GaussianActor(actor_torso, layout.log_std_init)
+    else:
+        actor = CategoricalActor(actor_torso)
+    critic = Torso(layout.hidden_sizes, layout.activation, 1, 1.0)
+
+    def init(key: Key) -> Params:
+        key_actor, key_critic = jax.random.split(key)
+        obs = jnp.zeros(observation_size)
+        return Params(actor=actor.init(key_actor, obs), critic=critic.init(key_critic, obs))
+
+    def policy(params: Params, obs: Array) -> Distribution:
+        return actor.apply(params.actor, obs)
+
+    def value(params: Params, obs: Array) -> Array:
+        return critic.apply(params.critic, obs)[..., 0]
+
+    return Networks(init, policy, value)

@@ -1,0 +1,78 @@
+"""The three terms of PPO's loss, and their sum over a minibatch."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from riskppo_jax.config import Layout, PPOHypers
+from riskppo_jax.nets import Networks, Params
+from riskppo_jax.types import Array, ArrayLike, Metrics
+
+
+class Batch(NamedTuple):
+    """What a gradient step sees of a transition; fields lead with the same axis, `[B, ...]`."""
+
+    obs: Array  # normalised
+    action: Array
+    log_prob: Array  # under the policy that acted
+    value: Array  # under the critic of that time
+    advantage: Array
+    target: Array  # what the critic is to predict
+    weight: Array  # 1 counts, 0 does not
+
+
+def clipped_surrogate(log_ratio: Array, advantage: Array, clip: ArrayLike) -> Array:
+    """`max(-w A, -clip(w, 1 - clip, 1 + clip) A)` with `w = exp(log_ratio)`, a loss per sample."""
+    ratio = jnp.exp(log_ratio)
+    return jnp.maximum(-ratio * advantage, -jnp.clip(ratio, 1.0 - clip, 1.0 + clip) * advantage)
+
+
+def value_error(value: Array, target: Array) -> Array:
+    """`(V - target)^2 / 2` per sample."""
+    return 0.5 * jnp.square(value - target)
+
+
+def clipped_value_error(value: Array, old_value: Array, target: Array, clip: ArrayLike) -> Array:
+    """The larger of the errors of `V` and of `V` held within `clip` of what it was."""
+    held = old_value + jnp.clip(value - old_value, -clip, clip)
+    return jnp.maximum(value_error(value, target), value_error(held, target))
+
+
+def weighted_mean(x: Array, weight: Array) -> Array:
+    """`sum(weight x) / sum(weight)`, 0 where all weights are 0."""
+    return jnp.sum(weight * x) / jnp.maximum(jnp.sum(weight), 1.0)
+
+
+def standardize(x: Array, weight: Array) -> Array:
+    """`(x - mean) / (sd + 1e-8)` of the samples that count."""
+    centred = x - weighted_mean(x, weight)
+    return centred / (jnp.sqrt(weighted_mean(centred * centred, weight)) + 1e-8)
+
+
+def ppo_loss(
+    params: Params, batch: Batch, networks: Networks, hypers: PPOHypers, layout: Layout
+) -> tuple[Array, Metrics]:
+    """`policy + value_coef * value - entropy_coef * entropy` over a minibatch, with what to log of it."""
+    law = networks.policy(params, batch.obs)
+    log_ratio = law.log_prob(batch.action) - batch.log_prob
+    advantage = standardize(batch.advantage, batch.weight) if layout.normalize_advantages else batch.advantage
+    value = networks.value(params, batch.obs)
+    if layout.clip_value_loss:
+        error = clipped_value_error(value, batch.value, batch.target, hypers.value_clip)
+    else:
+        error = value_error(value, batch.target)
+
+    policy_loss = weighted_mean(clipped_surrogate(log_ratio, advantage, hypers.clip), batch.weight)
+    value_loss = weighted_mean(error, batch.weight)
+    entropy = weighted_mean(law.entropy(), batch.weight)
+    loss = policy_loss + hypers.value_coef * value_loss - hypers.entropy_coef * entropy
+    ratio = jnp.exp(log_ratio)
+    return loss, {
+        "ppo/loss": loss,
+        "ppo/policy_loss": policy_loss,
+        "ppo/value_loss": value_loss,
+        "ppo/entropy": entropy,
+        "ppo/approx_kl": weighted_mean(ratio - 1.0 - log_ratio, batch.weight),
+        "ppo/clip_fraction": weighted_mean((jnp.abs(ratio - 1.0) > hypers.clip) * 1.0, batch.weight),
+        "ppo/first_log_ratio": jnp.max(jnp.abs(log_ratio)),
+    }

@@ -1,0 +1,162 @@
+"""Epochs and minibatches: PPO's optimisation of one batch.
+
+All weights travel through the minibatch loop as one vector. The optimiser is then a handful of operations
+instead of a handful per weight matrix; with networks this small the number of operations counts.
+"""
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+from jax.flatten_util import ravel_pytree
+
+from riskppo_jax.config import Layout, PPOHypers
+from riskppo_jax.nets import Networks, Params
+from riskppo_jax.normalize import Moments, normalize
+from riskppo_jax.solvers.ppo.losses import Batch, ppo_loss, weighted_mean
+from riskppo_jax.solvers.ppo.rollout import Transition
+from riskppo_jax.types import Array, ArrayLike, Key, Metrics
+
+
+@struct.dataclass
+class Learner:
+    """What PPO carries from update to update."""
+
+    params: Params
+    optimizer: optax.OptState  # Adam's moments of the weights as one vector
+    skipped: Array  # gradient steps not taken because of a non-finite loss or gradient, in all
+    skip_streak: Array  # how many of the latest gradient steps in a row
+
+
+def init_learner(key: Key, networks: Networks) -> Learner:
+    """Fresh weights and an optimiser that has seen nothing."""
+    params = networks.init(key)
+    zero = jnp.zeros((), jnp.int32)
+    optimizer = optax.scale_by_adam().init(ravel_pytree(params)[0])
+    return Learner(params=params, optimizer=optimizer, skipped=zero, skip_streak=zero)
+
+
+def linear_decay(start: ArrayLike, done: ArrayLike) -> Array:
+    """`start (1 - done)`, where `done` is the finished share of training in [0, 1]."""
+    return jnp.asarray(start) * (1.0 - jnp.clip(done, 0.0, 1.0))
+
+
+def make_batch(
+    transitions: Transition, advantage: Array, target: Array, moments: Moments, obs_clip: ArrayLike = 10.0
+) -> Batch:
+    """Transitions `[T, N]` and what `gae` made of them, flattened to `[T N]`, observations normalised."""
+    batch = Batch(
+        obs=normalize(moments, transitions.obs, obs_clip),
+        action=transitions.action,
+        log_prob=transitions.log_prob,
+        value=transitions.value,
+        advantage=advantage,
+        target=target,
+        weight=transitions.valid.astype(advantage.dtype),
+    )
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
+
+
+def ppo_update(
+    key: Key,
+    learner: Learner,
+    batch: Batch,
+    networks: Networks,
+    hypers: PPOHypers,
+    layout: Layout,
+    lr: ArrayLike | None = None,
+) -> tuple[Learner, Metrics]:
+    """`num_epochs` passes over the batch, each in a new order, one Adam step per minibatch.
+
+    A step whose loss or gradient is not finite is not taken: weights and optimiser stay as they are, and it
+    is counted. Metrics are means over the steps that were taken.
+
+    Args:
+      key: for the order of samples.
+      learner: weights and optimiser.
+      batch: `[batch_size, ...]`, from `make_batch`.
+      networks: policy and value.
+      hypers: coefficients.
+      layout: shapes and options.
+      lr: learning rate of this update, `hypers.lr` if None.
+
+    Returns:
+      The learner afterwards, and metrics. `ppo/first_log_ratio` is the largest at the very first minibatch,
+      before any step: exactly 0 unless the batch stems from other weights.
+    """
+    lr = hypers.lr if lr is None else lr
+    adam = optax.scale_by_adam(eps=hypers.adam_eps)
+    weights, unravel = ravel_pytree(learner.params)
+
+    def loss(weights: Array, minibatch: Batch):
+        return ppo_loss(unravel(weights), minibatch, networks, hypers, layout)
+
+    def gradient_step(carry, minibatch: Batch):
+        weights, optimizer, streak = carry
+        (value, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(weights, minibatch)
+        norm = jnp.sqrt(jnp.sum(gradient * gradient))
+        shrink = jnp.minimum(1.0, hypers.max_grad_norm / jnp.maximum(norm, 1e-12))
+        direction, stepped = adam.update(shrink * gradient, optimizer)
+        taken = jnp.isfinite(value) & jnp.isfinite(norm)
+        weights = jnp.where(taken, weights - lr * direction, weights)
+        optimizer = jax.tree.map(lambda new, old: jnp.where(taken, new, old), stepped, optimizer)
+        streak = jnp.where(taken, 0, streak + 1)
+        metrics |= {"ppo/grad_norm": norm, "taken": taken, "streak": streak}
+        return (weights, optimizer, streak), metrics
+
+    def epoch(carry, key: Key):
+        order = shuffled(key, layout.batch_size).reshape(layout.num_minibatches, layout.minibatch_size)
+        minibatches = jax.tree.map(lambda x: x.at[order].get(mode="promise_in_bounds"), batch)
+        return jax.lax.scan(gradient_step, carry, minibatches)
+
+    carry = (weights, learner.optimizer, learner.skip_streak)
+    carry, steps = jax.lax.scan(epoch, carry, jax.random.split(key, layout.num_epochs))
+    weights, optimizer, streak = carry
+    skipped = jnp.sum(~steps["taken"], dtype=jnp.int32)
+    updated = Learner(
+        params=unravel(weights),
+        optimizer=optimizer,
+        skipped=learner.skipped + skipped,
+        skip_streak=streak,
+    )
+    metrics = _summary(steps, skipped)
+    return updated, metrics | {"ppo/explained_variance": explained_variance(batch), "ppo/lr": jnp.asarray(lr)}
+
+
+def explained_variance(batch: Batch) -> Array:
+    """`1 - Var(target - V) / Var(target)` of the critic that saw the rollout; 0 where targets do not vary."""
+
+    def variance(x):
+        return weighted_mean(jnp.square(x - weighted_mean(x, batch.weight)), batch.weight)
+
+    total = variance(batch.target)
+    varies = total > 1e-12
+    return jnp.where(varies, 1.0 - variance(batch.target - batch.value) / jnp.where(varies, total, 1.0), 0.0)
+
+
+def shuffled(key: Key, size: int) -> Array:
+    """The numbers below `size` in random order.
+
+    Random bits with the number itself in the lowest places are sorted as plain integers: on a CPU several
+    times as fast as `jax.random.permutation`, which took a fifth of an update. Two numbers whose random parts
+    agree keep their order; where that would be frequent the slower way is taken.
+    """
+    places = max(size - 1, 1).bit_length()
+    if places > 16:
+        return jax.random.permutation(key, size)
+    low = jnp.uint32(2**places - 1)
+    tagged = (jax.random.bits(key, (size,), jnp.uint32) & ~low) | jnp.arange(size, dtype=jnp.uint32)
+    return (jnp.sort(tagged) & low).astype(jnp.int32)
+
+
+def _summary(steps: Metrics, skipped: Array) -> Metrics:
+    """Means over the steps taken of what each gradient step reported; NaN if none was."""
+    taken = steps["taken"]
+    count = jnp.sum(taken)
+    logged = {name: x for name, x in steps.items() if name.startswith("ppo/")}
+    means = {name: jnp.sum(jnp.where(taken, x, 0.0)) / count for name, x in logged.items()}
+    return means | {
+        "ppo/first_log_ratio": steps["ppo/first_log_ratio"][0, 0],
+        "ppo/skipped": skipped,
+        "ppo/skip_streak": jnp.max(steps["streak"]),
+    }
