@@ -11,6 +11,7 @@ from riskppo_jax.errors import UserError
 # verb -> what `riskppo --help` says of it. Module `riskppo_jax.cli.<verb>` has `configure(parser)` and
 # `run(args) -> int`.
 VERBS = {
+    "bench": "measure speed against the alternatives",
     "envs": "list the tasks with their sizes, thresholds and engines",
     "parity": "replay recorded steps of the original tasks and measure the difference",
     "truth": "run descent-ascent on finite problems whose optimum is known exactly",

@@ -1,0 +1,1 @@
+"""Measurements of speed: what `riskppo bench` prints."""

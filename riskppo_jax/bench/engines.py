@@ -1,0 +1,237 @@
+"""Speed of the engines beside what one would use without them: `riskppo bench engines`.
+
+`native` is measured against a bare loop over `mujoco.batch.Batch.step` and against Gymnasium's own environment
+of the same robot, `mjx` against Brax's. Compiled programs start from the same states in every round.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stdout
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import jax
+import mujoco
+import numpy as np
+
+from riskppo_jax.bench.timing import Rate, bytes_per_world, compiled, race, ratios
+from riskppo_jax.engines.base import Sim
+from riskppo_jax.engines.models import quiet
+from riskppo_jax.envs.registry import make_env
+from riskppo_jax.types import Array, PyTree
+
+ROBOTS = ("HalfCheetah", "Hopper", "Swimmer", "Walker2d", "Ant", "Humanoid")
+TASKS = tuple(f"Safety{robot}Velocity-v1" for robot in ROBOTS)
+
+# what the project wants of itself
+RAW = 0.9  # native over the bare batch
+GYMNASIUM = {"HalfCheetah": 5.0, "Swimmer": 5.0, "Hopper": 3.0, "Walker2d": 3.0}  # on two cores
+BRAX = 1.5
+BRAX_BYTES = 5.0
+
+
+@dataclass(frozen=True)
+class Line:
+    """One comparison. `ratio` is best over best, `ratio_median` the median over rounds."""
+
+    task: str
+    what: str
+    num_envs: int
+    ours: float | None = None
+    theirs: float | None = None
+    unit: str = "steps/s"
+    ratio: float | None = None
+    ratio_median: float | None = None
+    repeats: int | None = None
+    target: float | None = None
+    note: str = ""
+
+    @property
+    def verdict(self) -> str:
+        if self.target is None or self.ratio is None:
+            return ""
+        return "met" if self.ratio >= self.target else "missed"
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "verdict": self.verdict}
+
+
+def measure(task: str, engine: str, num_envs: Sequence[int], steps: int, repeats: int) -> Iterator[Line]:
+    """Lines of one task on one engine, as they are ready.
+
+    Args:
+      task: one of `TASKS`.
+      engine: `native` or `mjx`.
+      num_envs: batch sizes.
+      steps: length of the scan.
+      repeats: measured rounds.
+    """
+    lines = {"native": _native, "mjx": _mjx}[engine]
+    for n in num_envs:
+        yield from lines(task, n, steps, repeats)
+
+
+def _native(task: str, n: int, steps: int, repeats: int) -> Iterator[Line]:
+    env, robot = make_env(task, engine="native"), _robot(task)
+    states = jax.jit(jax.vmap(env.reset))(_keys(n))
+    actions = _actions(env, steps, n)
+    carry, raw = _raw_loop(env.engine, actions)
+    engine, seconds = compiled(_scan(_engine_step(env.engine)), carry, actions)
+    yield Line(task, "native engine, compile", n, seconds, unit="s")
+    whole, seconds = compiled(_scan(jax.vmap(env.step)), states, actions)
+    yield Line(task, "native task, compile", n, seconds, unit="s")
+    programs = {
+        "raw": raw,
+        "engine": _until_ready(engine, carry, actions),
+        "task": _until_ready(whole, states, actions),
+    }
+    loop, reason = _gymnasium_loop(f"{robot}-v5", min(steps * n, 1000))
+    rates = race(programs if loop is None else {**programs, "gymnasium": loop}, repeats)
+    yield _line(task, "native engine / raw batch", n, rates["engine"], rates["raw"], RAW)
+    yield _line(task, "native task / raw batch", n, rates["task"], rates["raw"])
+    what = f"native task / {robot}-v5"
+    if loop is None:
+        yield Line(task, what, n, rates["task"].best, repeats=repeats, note=reason)
+    else:
+        yield _line(task, what, n, rates["task"], rates["gymnasium"], GYMNASIUM.get(robot))
+        # the most that any engine with the same physics can reach
+        yield _line(task, f"raw batch / {robot}-v5", n, rates["raw"], rates["gymnasium"])
+
+
+def _mjx(task: str, n: int, steps: int, repeats: int) -> Iterator[Line]:
+    env = make_env(task, engine="mjx")
+    states = jax.jit(jax.vmap(env.reset))(_keys(n))
+    actions = _actions(env, steps, n)
+    program, seconds = compiled(_scan(jax.vmap(env.step)), states, actions)
+    ours = _until_ready(program, states, actions)
+    size = bytes_per_world(states, n)
+    yield Line(task, "mjx task, compile", n, seconds, unit="s")
+    brax, reason = _brax(_robot(task), env.task.frame_skip)
+    if brax is None:
+        rate = race({"ours": ours}, repeats)["ours"]
+        yield Line(task, "mjx task / brax", n, rate.best, repeats=repeats, note=reason)
+        yield Line(task, "bytes, brax / mjx task", n, size, unit="B", note=reason)
+        return
+    from brax.envs.wrappers import training
+
+    keys = jax.random.key_data(_keys(n))
+    wrapped = training.wrap(brax, episode_length=1000)
+    first = jax.jit(wrapped.reset)(keys)
+    program, seconds = compiled(_scan(wrapped.step), first, actions)
+    yield Line(task, "brax, compile", n, seconds, unit="s")
+    rates = race({"ours": ours, "brax": _until_ready(program, first, actions)}, repeats)
+    forwards = _forwards(env.engine.model.opt.integrator), _forwards(brax.sys.opt.integrator)
+    note = "" if forwards[0] == forwards[1] else "forward passes a substep: {} here, {} in brax".format(*forwards)
+    yield _line(task, "mjx task / brax", n, rates["ours"], rates["brax"], BRAX, note)
+    theirs = bytes_per_world(jax.eval_shape(jax.vmap(brax.reset), keys), n)
+    note = "brax without its training wrappers"
+    yield Line(task, "bytes, brax / mjx task", n, size, theirs, "B", theirs / size, target=BRAX_BYTES, note=note)
+
+
+def _line(
+    task: str, what: str, n: int, ours: Rate, theirs: Rate, target: float | None = None, note: str = ""
+) -> Line:
+    best, median = ratios(ours, theirs)
+    return Line(
+        task, what, n, ours.best, theirs.best, "steps/s", best, median, len(ours.samples), target, note
+    )
+
+
+def _robot(task: str) -> str:
+    return task.removeprefix("Safety").removesuffix("Velocity-v1")
+
+
+def _keys(n: int) -> Array:
+    return jax.random.split(jax.random.key(0), n)
+
+
+def _actions(env: Any, steps: int, n: int) -> Array:
+    low, high = env.action_range
+    return jax.random.uniform(jax.random.key(1), (steps, n, env.action_size), minval=low, maxval=high)
+
+
+def _scan(step: Callable) -> Callable:
+    def run(state, actions):
+        return jax.lax.scan(lambda s, a: (step(s, a), None), state, actions)[0]
+
+    return run
+
+
+def _engine_step(engine: Any) -> Callable:
+    return jax.vmap(lambda carry, ctrl: engine.step(Sim(carry=carry, derived={}), ctrl).carry)
+
+
+def _until_ready(program: Callable, state: PyTree, actions: Array) -> Callable[[], int]:
+    def run() -> int:
+        jax.block_until_ready(program(state, actions))
+        return actions.shape[0] * actions.shape[1]
+
+    return run
+
+
+def _raw_loop(engine: Any, actions: Array) -> tuple[Array, Callable[[], int]]:
+    """A carry for the engine, and what a user of `mujoco.batch` would write from the same states."""
+    from mujoco.batch import Batch
+
+    from riskppo_jax.engines.native import _threads
+
+    steps, n, _ = actions.shape
+    model, substeps = engine.model, round(engine.dt / engine.model.opt.timestep)
+    rng = np.random.default_rng(0)
+    qpos = (model.qpos0 + 0.005 * rng.normal(size=(n, model.nq))).astype(np.float32)
+    qvel = (0.005 * rng.normal(size=(n, model.nv))).astype(np.float32)
+    batch = Batch(model, n, nthread=min(n, _threads()))
+    batch.qpos, batch.qvel = qpos, qvel
+    batch.forward()
+    start, ctrl, rows = batch.state.copy(), batch.bind("ctrl"), np.asarray(actions)
+
+    def run() -> int:
+        batch.state[:] = start
+        for action in rows:
+            ctrl[:] = action
+            batch.step(nstep=substeps)
+        return steps * n
+
+    return jax.jit(jax.vmap(engine.init))(qpos, qvel).carry, run
+
+
+def _gymnasium_loop(id: str, steps: int) -> tuple[Callable[[], int] | None, str]:
+    """A loop over `step` in one process, or None and the reason."""
+    import gymnasium
+
+    try:
+        with quiet():
+            env = gymnasium.make(id)
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+        return None, f"no comparison: gymnasium's {id} says: {error} (pip install 'riskppo-jax[bench]')"
+    env.action_space.seed(0)
+    actions = [env.action_space.sample() for _ in range(steps)]
+    env.reset(seed=0)
+
+    def run() -> int:
+        for action in actions:
+            *_, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                env.reset()
+        return steps
+
+    return run, ""
+
+
+def _brax(robot: str, substeps: int) -> tuple[Any, str]:
+    """Brax's environment of a robot, or None and the reason."""
+    if find_spec("brax") is None:
+        return None, "no comparison: brax is not installed (pip install 'riskppo-jax[bench]')"
+    with warnings.catch_warnings(), quiet(), redirect_stdout(None):
+        warnings.simplefilter("ignore")  # Brax announces at length that it is no longer developed
+        from brax import envs
+
+        try:
+            return envs.get_environment(robot.lower(), backend="mjx", n_frames=substeps), ""
+        except ValueError as error:
+            return None, f"no comparison: brax's {robot} says: {error}"
+
+
+def _forwards(integrator: Any) -> int:
+    return 4 if int(integrator) == int(mujoco.mjtIntegrator.mjINT_RK4) else 1

@@ -1,0 +1,128 @@
+"""`riskppo bench engines`: speed, as ratios to what one would use otherwise."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from riskppo_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from riskppo_jax.bench.engines import Line
+
+# default batch sizes, scan lengths and rounds: of a full run, and of a quick one
+# (many short rounds: the best of them falls into a moment when the machine has nothing else to do)
+_FULL = {"native": ((256,), 40, 15), "mjx": ((64, 512), 5, 5)}
+_QUICK = {"native": ((16,), 20, 2), "mjx": ((4,), 2, 2)}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    subjects = parser.add_subparsers(dest="subject", metavar="SUBJECT", required=True)
+    engines = subjects.add_parser(
+        "engines",
+        help="physics: native against raw MuJoCo and gymnasium, mjx against brax",
+        description="Steps a second of each engine and of what one would use without it, measured by turns.",
+    )
+    engines.add_argument("--tasks", nargs="+", metavar="ID", help="only these tasks (default: the six velocity tasks)")
+    engines.add_argument("--engines", nargs="+", metavar="E", help="native, mjx or both (default)")
+    engines.add_argument("--num-envs", nargs="+", type=int, metavar="N", help="batch sizes (native 256, mjx 64 512)")
+    engines.add_argument("--steps", type=int, metavar="T", help="steps of a scan (native 40, mjx 5)")
+    engines.add_argument("--repeats", type=int, metavar="R", help="measured rounds (native 15, mjx 5)")
+    engines.add_argument("--quick", action="store_true", help="small and short: shows that it runs, not how fast")
+    engines.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
+
+
+def run(args: argparse.Namespace) -> int:
+    return {"engines": _engines}[args.subject](args)
+
+
+def _engines(args: argparse.Namespace) -> int:
+    from riskppo_jax.bench.engines import TASKS, measure
+
+    tasks = _words("tasks", args.tasks, TASKS)
+    engines = _words("engines", args.engines, ("native", "mjx"))
+    for name, values in (("num-envs", args.num_envs), ("steps", [args.steps]), ("repeats", [args.repeats])):
+        for value in values or []:
+            if value is not None and value < 1:
+                raise UserError(f"--{name} {value}: {name} accepts positive numbers")
+    if args.json and not args.json.absolute().parent.is_dir():
+        raise UserError(f"--json {args.json}: the folder does not exist; json accepts a file to write")
+    settings = {}
+    for engine, (sizes, steps, repeats) in (_QUICK if args.quick else _FULL).items():
+        settings[engine] = (args.num_envs or sizes, args.steps or steps, args.repeats or repeats)
+    lines = []
+    for task in tasks:
+        for engine in engines:
+            print(f"{task} on {engine} ...", file=sys.stderr, flush=True)
+            lines += measure(task, engine, *settings[engine])
+    _print(lines, settings, engines)
+    if args.json:
+        args.json.write_text(json.dumps(_document(lines, settings, engines, args.quick), indent=1) + "\n")
+    return 1 if not args.quick and any(line.verdict == "missed" for line in lines) else 0
+
+
+def _words(name: str, given: list[str] | None, accepted: tuple[str, ...]) -> list[str]:
+    words = list(accepted) if given is None else [w for word in given for w in word.split(",") if w]
+    for word in words:
+        if word not in accepted:
+            raise UserError(f"--{name} {word}: {name} accepts {', '.join(accepted)}")
+    if not words:
+        raise UserError(f"--{name} is empty; {name} accepts {', '.join(accepted)}")
+    return list(dict.fromkeys(words))
+
+
+def _print(lines: list["Line"], settings: dict[str, Any], engines: list[str]) -> None:
+    from rich.table import Table
+
+    from riskppo_jax.cli.console import table_console
+
+    table = Table(box=None, pad_edge=False)
+    for head in ("task", "comparison"):
+        table.add_column(head, no_wrap=True)
+    for head in ("envs", "ours", "theirs", "unit", "ratio", "median", "target", "verdict"):
+        table.add_column(head, justify="right", no_wrap=True)
+    notes: list[str] = []
+    for line in lines:
+        if line.note and line.note not in notes:
+            notes.append(line.note)
+        mark = f" [{notes.index(line.note) + 1}]" if line.note else ""
+        numbers = [_number(line.ours), _number(line.theirs), line.unit]
+        found = [_ratio(line.ratio), _ratio(line.ratio_median), _ratio(line.target), line.verdict]
+        what = (line.what + mark).replace("[", r"\[")
+        table.add_row(line.task, what, str(line.num_envs), *numbers, *found)
+    console = table_console(160)
+    console.print(table)
+    for i, note in enumerate(notes):
+        console.print(f"[{i + 1}] {note}", markup=False)
+    rounds = ", ".join(f"{engine} {settings[engine][2]} rounds of {settings[engine][1]} steps" for engine in engines)
+    console.print(f"Rates and `ratio` are the best of {rounds}, by turns; `median` is over the rounds' own ratios.")
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _document(lines: list["Line"], settings: dict[str, Any], engines: list[str], quick: bool) -> dict[str, Any]:
+    import os
+    from importlib.metadata import version
+
+    import jax
+
+    packages = ("riskppo-jax", "jax", "mujoco", "mujoco-mjx", "gymnasium")
+    names = ("num_envs", "steps", "repeats")
+    return {
+        "subject": "engines",
+        "quick": quick,
+        "settings": {engine: dict(zip(names, settings[engine], strict=True)) for engine in engines},
+        "cores": len(os.sched_getaffinity(0)),
+        "backend": jax.default_backend(),
+        "versions": {name: version(name) for name in packages},
+        "lines": [line.to_json() for line in lines],
+    }
