@@ -6,6 +6,9 @@ import importlib
 _LAZY = {
     "list_envs": "riskppo_jax.envs.registry",
     "make_env": "riskppo_jax.envs.registry",
+    "Constraint": "riskppo_jax.risk.lagrangian",
+    "Problem": "riskppo_jax.risk.lagrangian",
+    "oce": "riskppo_jax.risk",
 }
 
 # modules that are public as a whole
@@ -16,7 +19,8 @@ __all__ = sorted({*_LAZY, *_MODULES})
 
 def __getattr__(name: str):
     if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
+        module = importlib.import_module(_LAZY[name])
+        return getattr(module, name, None) or importlib.import_module(f"{_LAZY[name]}.{name}")
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

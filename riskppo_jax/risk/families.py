@@ -132,8 +132,8 @@ class Entropic(Utility):
 
     def g(self, u: ArrayLike) -> Array:
         z = -self.gamma * u
-        capped = jnp.minimum(z, MAX_EXPONENT)
-        return -(jnp.expm1(capped) + (z - capped) * jnp.exp(MAX_EXPONENT)) / self.gamma
+        beyond = jnp.maximum(z - MAX_EXPONENT, 0.0)  # not z - min(z, cap), whose derivative cancels badly
+        return -(jnp.expm1(jnp.minimum(z, MAX_EXPONENT)) + beyond * jnp.exp(MAX_EXPONENT)) / self.gamma
 
     def dg(self, u: ArrayLike) -> Array:
         return jnp.exp(jnp.minimum(-self.gamma * u, MAX_EXPONENT))
