@@ -21,7 +21,6 @@ from riskppo_jax.types import Array
 
 TOLERANCE = 0.01  # solved: objective, violation and t within this, normalised
 _FEASIBLE = 1e-3  # of the unconstrained violation: what counts as feasible when choosing among starts
-_SNAPSHOTS = 50  # points of a run at which its iterates are judged
 
 
 @dataclass(frozen=True)
@@ -158,14 +157,17 @@ class Setup:
         return self.estimates(nu, self.t_star(nu))
 
 
-def solve(instance: Instance, variant: Variant = VARIANTS["default"], seed: int = 0) -> tuple[Outcome, Trace]:
-    """Runs a variant from all its starts and returns the best feasible outcome, with the whole trace."""
+def solve(
+    instance: Instance, variant: Variant = VARIANTS["default"], seed: int = 0, snapshots: int = 50
+) -> tuple[Outcome, Trace]:
+    """Runs a variant from all its starts; the best feasible outcome, and a trace with this many snapshots."""
+    every = max(variant.iterations // snapshots, 1)
     with jax.enable_x64(True):
         setup = Setup(instance)
         sets = setup.sets(variant.rule.box)
         starts = _starts(setup, sets, variant.starts, seed)
         keys = jax.random.split(jax.random.key(seed), variant.starts)
-        chosen, trace = jax.jit(jax.vmap(lambda t, key: _run(setup, sets, variant, t, key)))(starts, keys)
+        chosen, trace = jax.jit(jax.vmap(lambda t, key: _run(setup, sets, variant, t, key, every)))(starts, keys)
         chosen, trace, starts = jax.tree.map(np.asarray, (chosen, trace, starts))
     nu, lam, t, judged = chosen
     # Chosen without looking at the stored optimum: the violation is measured by that of the free policy.
@@ -180,7 +182,6 @@ def solve(instance: Instance, variant: Variant = VARIANTS["default"], seed: int 
         t=tuple(float(t_i[best]) for t_i in t),
         start=best,
     )
-    every = max(variant.iterations // _SNAPSHOTS, 1)
     snapshot_lam, snapshot_t, snapshot = trace
     iteration = every * np.arange(1, snapshot.objective.shape[1] + 1)
     return outcome, Trace(iteration, starts, snapshot_lam, snapshot_t, snapshot.objective, snapshot.slack)
@@ -214,8 +215,8 @@ def settled(instance: Instance, outcome: Outcome, trace: Trace) -> int | None:
     return int(trace.iteration[missed[-1] + 1]) if missed[-1] + 1 < len(solved) else None
 
 
-def _run(setup: Setup, sets: sgda.Sets, variant: Variant, t: Aux, key: Array):
-    """One start: the chosen iterate `(nu, lam, t, judged)` and its snapshots."""
+def _run(setup: Setup, sets: sgda.Sets, variant: Variant, t: Aux, key: Array, every: int):
+    """One start: the chosen iterate `(nu, lam, t, judged)` and its snapshots after every so many steps."""
     mdp = setup.instance.mdp
     gradual = variant.oracle == "gradual"
     width = float(np.ptp(setup.rewards[0])) or 1.0
@@ -255,7 +256,6 @@ def _run(setup: Setup, sets: sgda.Sets, variant: Variant, t: Aux, key: Array):
         dual, _, seen, _ = carry
         return carry, (dual.lam, dual.t, setup.judge(getattr(seen, variant.iterate)[0]))
 
-    every = max(variant.iterations // _SNAPSHOTS, 1)
     ks = jnp.arange(variant.iterations // every * every, dtype=float).reshape(-1, every)
     (_, _, seen, _), trace = jax.lax.scan(snapshot, (dual, policy, iterates.init(first), key), ks)
     nu, lam, t = getattr(seen, variant.iterate)

@@ -258,7 +258,9 @@ def test_units_make_a_rescaled_problem_take_the_same_path():
     np.testing.assert_allclose(path(1.0), path(100.0), rtol=1e-4)
 
 
-@pytest.mark.parametrize("wrong", [{"lam": "sgd"}, {"t": "exact"}, {"box": "none"}, {"smoothed": True, "t": "quantile"}])
+@pytest.mark.parametrize(
+    "wrong", [{"lam": "sgd"}, {"t": "exact"}, {"box": "none"}, {"smoothed": True, "t": "quantile"}]
+)
 def test_unknown_rules_are_named(wrong):
     with pytest.raises(UserError, match="accepts"):
         sgda.Rule(**wrong)

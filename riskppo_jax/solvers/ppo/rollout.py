@@ -70,9 +70,10 @@ def rollout(
         action = law.mode() if deterministic else law.sample(seed=key)
         after = step_envs(envs, action)
         next_value = networks.value(params, normalize(moments, after.final_obs, obs_clip))
-        diverged = after.info.get("diverged", jnp.zeros(after.terminated.shape, bool))
+        # the guard counts a world's divergences; a step in which the count did not rise is a good one
+        valid = after.info["diverged"] == envs.info["diverged"] if "diverged" in after.info else after.reward == after.reward
         seen = (after.reward, after.cost, after.constraints, after.terminated, after.truncated)
-        return after, (envs.obs, action, next_value, *seen, ~diverged.astype(bool))
+        return after, (envs.obs, action, next_value, *seen, valid)
 
     envs, kept = jax.lax.scan(step, envs, jax.random.split(key, layout.horizon))
     obs, action, next_value, reward, cost, constraints, terminated, truncated, valid = kept
