@@ -1,7 +1,8 @@
 """Running statistics as values: where observations lie, and how large the reward is.
 
 Counts and moments are float32. The mean and the variance are carried, not sums, so an update changes them by
-a fraction `n / count`: nothing overflows and nothing cancels however long the run.
+a fraction `n / count`: nothing overflows and nothing cancels however long the run. What a late, tiny change of
+the mean loses in rounding is kept for the next update (Kahan's summation), or a long run would freeze it.
 """
 
 import chex
@@ -19,6 +20,7 @@ class Moments:
     count: Array
     mean: Array
     var: Array
+    mean_rest: Array  # what rounding has kept from the mean so far
 
 
 @struct.dataclass
@@ -31,7 +33,7 @@ class RewardScale:
 
 def init_moments(shape: tuple[int, ...] = ()) -> Moments:
     """Moments of nothing, for samples of this shape."""
-    return Moments(count=jnp.zeros(()), mean=jnp.zeros(shape), var=jnp.ones(shape))
+    return Moments(count=jnp.zeros(()), mean=jnp.zeros(shape), var=jnp.ones(shape), mean_rest=jnp.zeros(shape))
 
 
 def update_moments(moments: Moments, samples: Array, valid: Array | None = None) -> Moments:
@@ -59,7 +61,10 @@ def update_moments(moments: Moments, samples: Array, valid: Array | None = None)
     count = moments.count + added
     share = added / jnp.maximum(count, 1.0)
     var = (1.0 - share) * moments.var + share * var_added + share * (1.0 - share) * delta * delta
-    return Moments(count=count, mean=moments.mean + share * delta, var=jnp.where(added > 0, var, moments.var))
+    change = share * delta + moments.mean_rest
+    mean = moments.mean + change
+    updated = Moments(count=count, mean=mean, var=var, mean_rest=change - (mean - moments.mean))
+    return jax.tree.map(lambda new, old: jnp.where(added > 0, new, old), updated, moments)
 
 
 def normalize(moments: Moments, x: Array, clip: ArrayLike = 10.0) -> Array:

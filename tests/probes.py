@@ -27,8 +27,6 @@ class Probe:
     observation_size = 1
     action_size = 1
     constraint_names = ("effort",)
-    constraint_range = {"effort": (0.0, 10.0)}
-    thresholds = {"effort": 1.0}
 
     def __init__(
         self,
@@ -41,6 +39,7 @@ class Probe:
     ):
         self._first, self._reward, self._length, self._observe = first, reward, length, observe
         self._clock, self.num_actions = clock, num_actions
+        self.constraint_range, self.thresholds = {"effort": (0.0, 10.0)}, {"effort": 1.0}
 
     def reset(self, key):
         key, key_first = jax.random.split(key)

@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import probes
 import pytest
-from tests import probes
 
 from riskppo_jax.config import Layout, PPOHypers
 from riskppo_jax.nets import make_networks
