@@ -59,6 +59,7 @@ class DualHypers:
     lam_step: ArrayLike = 0.01  # eta_lam
     t_step: ArrayLike = 0.01  # eta_t
     lam_gain: ArrayLike = 0.5  # proportional term of `pi`
+    slack_clip: ArrayLike = jnp.inf  # largest slack a step sees, in its unit: an untrained policy's says little
     lam_growth: ArrayLike = 2.0  # Lambda grows by this factor when a price sits at its bound ...
     lam_patience: ArrayLike = 50  # ... for this many steps in a row; a factor of 1 never grows
     radius: ArrayLike = 0.05  # of the ball that `smoothed` averages over
@@ -174,7 +175,7 @@ def dual_step(
 
 def _move(rule, sets, state, estimate, price, hypers, t_star) -> DualState:
     """The projected step along the given gradients, `price` being the factor lam of dL/dt."""
-    slack = estimate.slack / sets.slack_unit
+    slack = jnp.clip(estimate.slack / sets.slack_unit, -hypers.slack_clip, hypers.slack_clip)
     units = _t_units(sets, state.t)
     if rule.t == "scaled":
         factors = (1.0, *(price / sets.lam_unit))

@@ -6,6 +6,7 @@ in chunks and save between, or `vmap` a grid: same step, same numbers.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -40,7 +41,39 @@ from riskppo_jax.solvers.ppo import (
     reset_envs,
     rollout,
 )
-from riskppo_jax.types import Array, ArrayLike, Key, Metrics
+from riskppo_jax.types import Array, ArrayLike, Key, Metrics, PyTree
+
+BAD_ITERATIONS = 3  # in a row, after which a run stands still as diverged
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """Static: what the paper leaves open around Algorithm 1.
+
+    Attributes:
+      dual_rollout: `same` lets one batch serve the dual step and then PPO; `fresh` collects one for each.
+      dual_policy: `sampled` constrains the policy that acts; `mean` the one that is deployed without sampling,
+        which needs a fresh batch.
+      occupancy: `uniform` over visited steps, or `discounted`.
+      constant: keep the constant `lam (c + t)` of the Lagrangian in the policy's reward.
+    """
+
+    dual_rollout: str = "same"
+    dual_policy: str = "sampled"
+    occupancy: str = "uniform"
+    constant: bool = False
+
+    def __post_init__(self):
+        accepted = {
+            "dual_rollout": ("same", "fresh"),
+            "dual_policy": ("sampled", "mean"),
+            "occupancy": ("uniform", "discounted"),
+        }
+        for name, words in accepted.items():
+            if getattr(self, name) not in words:
+                raise UserError(f"scheme.{name}={getattr(self, name)}: accepts {', '.join(words)}")
+        if self.dual_policy == "mean" and self.dual_rollout == "same":
+            raise UserError("scheme.dual_policy=mean: accepts scheme.dual_rollout=fresh, a batch of its own")
 
 
 @struct.dataclass
@@ -55,6 +88,8 @@ class Hypers:
     dual: sgda.DualHypers = struct.field(default_factory=sgda.DualHypers)
     noise: ArrayLike | None = None  # of the environment's actions; None leaves what it was made with
     lam_max: ArrayLike = 20.0  # where Lambda starts
+    lam_init: ArrayLike = 0.0
+    t_init: ArrayLike = 0.0  # of every constraint, projected onto T
     total_steps: ArrayLike = 1e6  # environment steps over which the learning rate falls to zero
 
 
@@ -79,6 +114,7 @@ class RunState:
     envs: State
     episodes: Episodes
     env_steps: Array  # all of them counted
+    bad_streak: Array  # iterations in a row in which something was not finite
 
 
 class Trainer(NamedTuple):
@@ -88,9 +124,12 @@ class Trainer(NamedTuple):
     step: Callable[[RunState, Hypers], tuple[RunState, Metrics]]
     networks: Networks
     hypers: Hypers  # the defaults, with the problem that was given
+    steps_per_iteration: int  # of the environment
 
 
-def make_train(env: Env, layout: Layout, problem: Problem, rule: sgda.Rule | None = None) -> Trainer:
+def make_train(
+    env: Env, layout: Layout, problem: Problem, rule: sgda.Rule | None = None, scheme: Scheme | None = None
+) -> Trainer:
     """A trainer of `problem` on `env`.
 
     Args:
@@ -98,18 +137,23 @@ def make_train(env: Env, layout: Layout, problem: Problem, rule: sgda.Rule | Non
       layout: shapes of the program.
       problem: objective and constraints; its numbers are the defaults, its structure is fixed.
       rule: how lambda and t move.
+      scheme: where their batch comes from, and how it is weighted.
     """
-    rule = rule or sgda.Rule()
+    rule, scheme = rule or sgda.Rule(), scheme or Scheme()
     for constraint in problem.constraints:
         if constraint.name not in env.constraint_names:
             raise UserError(
                 f"constraint {constraint.name!r}: this environment accepts {', '.join(env.constraint_names)}"
             )
     networks = make_networks(env.observation_size, env.action_size, env.num_actions, layout)
+    fresh = scheme.dual_rollout == "fresh"
+    steps_per_iteration = layout.batch_size * (2 if fresh else 1)
 
     def dual_sets(hypers: Hypers) -> sgda.Sets:
         reach = getattr(env, "reward_range", (-100.0, 100.0))
-        return sgda.sets(hypers.problem, reach, env.constraint_range, hypers.lam_max, rule.box)
+        raw = sgda.sets(hypers.problem, reach, env.constraint_range, hypers.lam_max, rule.box)
+        units = _units(hypers.problem, env)
+        return raw.replace(slack_unit=units, t_unit=(1.0, *units))
 
     def init(key: Key, hypers: Hypers) -> RunState:
         key, key_net, key_envs = jax.random.split(key, 3)
@@ -123,36 +167,52 @@ def make_train(env: Env, layout: Layout, problem: Problem, rule: sgda.Rule | Non
             learner=init_learner(key_net, networks),
             moments=init_moments((env.observation_size,)),
             scale=init_reward_scale(layout.num_envs),
-            dual=sgda.init(sets, t=jax.tree.map(jnp.zeros_like, sets.t_low)),
+            dual=_start(sets, hypers),
             envs=envs,
             episodes=Episodes(zeros, zeros, zeros),
             env_steps=jnp.zeros((), jnp.uint32),
+            bad_streak=jnp.zeros((), jnp.int32),
         )
 
     def step(state: RunState, hypers: Hypers) -> tuple[RunState, Metrics]:
         key, key_roll, key_dual, key_sgd = jax.random.split(state.key, 4)
+        clip, gamma = hypers.ppo.obs_clip, hypers.ppo.gamma
+
+        def collect(key: Key, envs: State, deterministic: bool = False):
+            params, moments = state.learner.params, state.moments
+            return rollout(key, env, networks, params, moments, envs, layout, clip, deterministic)
 
         # line 5: trajectories with the current policy
-        clip = hypers.ppo.obs_clip
-        envs, batch = rollout(
-            key_roll, env, networks, state.learner.params, state.moments, state.envs, layout, clip
-        )
-        visited = batch.valid.astype(batch.reward.dtype)
+        envs, batch = collect(key_roll, state.envs)
+        episodes, episode_metrics = _count_episodes(state.episodes, batch)
+        seen, started = batch, state.episodes.length
+        if fresh:
+            key_dual, key_fresh = jax.random.split(key_dual)
+            started = episodes.length
+            envs, seen = collect(key_fresh, envs, scheme.dual_policy == "mean")
+            episodes, _ = _count_episodes(episodes, seen)
+        visited = seen.valid.astype(seen.reward.dtype)
+        discounted = visited * estimate.occupancy_weights(seen.terminated | seen.truncated, gamma, started)
+        weights = visited if scheme.occupancy == "uniform" else discounted
 
         # lines 6 and 7: prices and t, from that batch
         def oracle(lam, t):
-            return lagrangian.estimates(hypers.problem, t, batch.reward, batch.constraints, visited)
+            return lagrangian.estimates(hypers.problem, t, seen.reward, seen.constraints, weights)
 
-        t_star = lagrangian.batch_t_star(hypers.problem, batch.reward, batch.constraints, visited)
-        dual = sgda.dual_step(rule, dual_sets(hypers), state.dual, oracle, hypers.dual, t_star, key_dual)
+        t_star = lagrangian.batch_t_star(hypers.problem, seen.reward, seen.constraints, weights)
+        moved = sgda.dual_step(rule, dual_sets(hypers), state.dual, oracle, hypers.dual, t_star, key_dual)
+        sound = _all_finite((moved.lam, moved.t))
+        dual = _where(sound, moved, state.dual)
 
         # line 4 of the next round: improve the policy on the same batch at the new prices
-        priced = lagrangian.priced_reward(hypers.problem, dual.lam, dual.t, batch.reward, batch.constraints)
+        priced = lagrangian.priced_reward(
+            hypers.problem, dual.lam, dual.t, batch.reward, batch.constraints, scheme.constant
+        )
         done = batch.terminated | batch.truncated
-        scale = update_reward_scale(state.scale, priced, done, hypers.ppo.gamma, batch.valid)
+        scale = update_reward_scale(state.scale, priced, done, gamma, batch.valid)
         advantage, target = gae(
             priced * reward_factor(scale), batch.value, batch.next_value, batch.terminated, batch.truncated,
-            hypers.ppo.gamma, hypers.ppo.gae_lambda, batch.valid,
+            gamma, hypers.ppo.gae_lambda, batch.valid,
         )  # fmt: skip
         lr = linear_decay(hypers.ppo.lr, state.env_steps / hypers.total_steps)
         learner, ppo_metrics = ppo_update(
@@ -160,7 +220,7 @@ def make_train(env: Env, layout: Layout, problem: Problem, rule: sgda.Rule | Non
             hypers.ppo, layout, lr,
         )  # fmt: skip
 
-        episodes, episode_metrics = _count_episodes(state.episodes, batch)
+        bad = ~sound | (ppo_metrics["ppo/skipped"] > 0)
         after = RunState(
             key=key,
             learner=learner,
@@ -169,17 +229,21 @@ def make_train(env: Env, layout: Layout, problem: Problem, rule: sgda.Rule | Non
             dual=dual,
             envs=envs,
             episodes=episodes,
-            env_steps=state.env_steps + layout.batch_size,
+            env_steps=state.env_steps + steps_per_iteration,
+            bad_streak=jnp.where(bad, state.bad_streak + 1, 0),
         )
+        # a run that diverged stands still, so that its neighbours in a sweep can go on
+        after = _where(state.bad_streak < BAD_ITERATIONS, after, state)
         return after, {
             "train/env_steps": after.env_steps,
             "train/diverged": jnp.sum(~batch.valid),
+            "train/bad_streak": after.bad_streak,
             **episode_metrics,
-            **_risk_metrics(hypers.problem, dual, batch, visited, hypers.ppo.gamma),
+            **_risk_metrics(hypers.problem, dual, seen, visited, discounted),
             **ppo_metrics,
         }
 
-    return Trainer(init, step, networks, Hypers(problem))
+    return Trainer(init, step, networks, Hypers(problem), steps_per_iteration)
 
 
 def scan_steps(trainer: Trainer, length: int) -> Callable[[RunState, Hypers], tuple[RunState, Metrics]]:
@@ -189,6 +253,31 @@ def scan_steps(trainer: Trainer, length: int) -> Callable[[RunState, Hypers], tu
         return jax.lax.scan(lambda state, _: trainer.step(state, hypers), state, None, length)
 
     return chunk
+
+
+def _units(problem: Problem, env: Env) -> Array:
+    """What slack and t are measured in: the threshold, so that one step size serves all tasks.
+
+    A threshold of zero gives no scale; the quantity's range does then. Prices stay in raw units, reward per v.
+    """
+    widths = [env.constraint_range[c.name][1] - env.constraint_range[c.name][0] for c in problem.constraints]
+    limits = jnp.abs(problem.thresholds)
+    return jnp.where(limits > 0, limits, jnp.asarray(widths, limits.dtype))
+
+
+def _start(sets: sgda.Sets, hypers: Hypers) -> sgda.DualState:
+    """Prices and t before the first step; the objective's own t starts at 0."""
+    t = jax.tree.map(jnp.zeros_like, sets.t_low)
+    t = (t[0], *(jnp.full_like(t_i, hypers.t_init) for t_i in t[1:]))
+    return sgda.init(sets, hypers.lam_init, t)
+
+
+def _all_finite(tree: PyTree) -> Array:
+    return jnp.all(jnp.asarray([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
+
+
+def _where(condition: Array, new: PyTree, old: PyTree) -> PyTree:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
 
 
 def _count_episodes(episodes: Episodes, batch: Transition) -> tuple[Episodes, Metrics]:
@@ -215,12 +304,11 @@ def _count_episodes(episodes: Episodes, batch: Transition) -> tuple[Episodes, Me
 
 
 def _risk_metrics(
-    problem: Problem, dual: sgda.DualState, batch: Transition, visited: Array, gamma: ArrayLike
+    problem: Problem, dual: sgda.DualState, batch: Transition, visited: Array, discounted: Array
 ) -> Metrics:
     """Per constraint: price, t, slack at t, the batch's own best t, risk and mean; also by discounted visits."""
     metrics = {}
     found = lagrangian.estimates(problem, dual.t, batch.reward, batch.constraints, visited)
-    discounted = visited * estimate.occupancy_weights(batch.terminated | batch.truncated, gamma)
     for i, constraint in enumerate(problem.constraints):
         v = batch.constraints[constraint.name]
         area = f"constraint{i}"
