@@ -14,8 +14,8 @@ HOPPER = "SafetyHopperVelocity-v1"
 
 def test_quick_run_prints_a_table_and_writes_json(tmp_path, capsys):
     file = tmp_path / "bench.json"
-    code = main(["bench", "engines", "--quick", "--tasks", HOPPER, "--engines", "native", "--json", str(file)])
-    assert code == 0
+    words = ["--quick", "--tasks", HOPPER, "--engines", "native", "--json", str(file)]
+    assert main(["bench", "engines", *words]) == 0
     table = capsys.readouterr().out
     assert "native engine / raw batch" in table and "0.90" in table and "compile" in table
     found = json.loads(file.read_text())
@@ -34,7 +34,8 @@ def test_quick_run_prints_a_table_and_writes_json(tmp_path, capsys):
 def test_quick_run_compares_mjx_with_brax(tmp_path):
     file = tmp_path / "bench.json"
     task = "SafetyHalfCheetahVelocity-v1"
-    assert main(["bench", "engines", "--quick", "--tasks", task, "--engines", "mjx", "--json", str(file)]) == 0
+    words = ["--quick", "--tasks", task, "--engines", "mjx", "--json", str(file)]
+    assert main(["bench", "engines", *words]) == 0
     lines = {line["what"]: line for line in json.loads(file.read_text())["lines"]}
     carried = lines["bytes, brax / mjx task"]
     assert 0 < carried["ours"] < 2000

@@ -1,7 +1,7 @@
 """Speed of the engines beside what one would use without them: `riskppo bench engines`.
 
-`native` is measured against a bare loop over `mujoco.batch.Batch.step` and against Gymnasium's own environment
-of the same robot, `mjx` against Brax's. Compiled programs start from the same states in every round.
+`native` is measured against a bare loop over `mujoco.batch.Batch.step` and against Gymnasium's own task with
+the same robot, `mjx` against Brax's. Compiled programs start from the same states in every round.
 """
 
 import warnings
@@ -122,11 +122,14 @@ def _mjx(task: str, n: int, steps: int, repeats: int) -> Iterator[Line]:
     yield Line(task, "brax, compile", n, seconds, unit="s")
     rates = race({"ours": ours, "brax": _until_ready(program, first, actions)}, repeats)
     forwards = _forwards(env.engine.model.opt.integrator), _forwards(brax.sys.opt.integrator)
-    note = "" if forwards[0] == forwards[1] else "forward passes a substep: {} here, {} in brax".format(*forwards)
+    same = forwards[0] == forwards[1]
+    note = "" if same else "forward passes a substep: {} here, {} in brax".format(*forwards)
     yield _line(task, "mjx task / brax", n, rates["ours"], rates["brax"], BRAX, note)
     theirs = bytes_per_world(jax.eval_shape(jax.vmap(brax.reset), keys), n)
-    note = "brax without its training wrappers"
-    yield Line(task, "bytes, brax / mjx task", n, size, theirs, "B", theirs / size, target=BRAX_BYTES, note=note)
+    yield Line(
+        task, "bytes, brax / mjx task", n, size, theirs, "B", theirs / size, target=BRAX_BYTES,
+        note="brax without its training wrappers",
+    )  # fmt: skip
 
 
 def _line(

@@ -24,12 +24,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="physics: native against raw MuJoCo and gymnasium, mjx against brax",
         description="Steps a second of each engine and of what one would use without it, measured by turns.",
     )
-    engines.add_argument("--tasks", nargs="+", metavar="ID", help="only these tasks (default: the six velocity tasks)")
+    engines.add_argument("--tasks", nargs="+", metavar="ID", help="velocity tasks (default: all six)")
     engines.add_argument("--engines", nargs="+", metavar="E", help="native, mjx or both (default)")
-    engines.add_argument("--num-envs", nargs="+", type=int, metavar="N", help="batch sizes (native 256, mjx 64 512)")
+    engines.add_argument(
+        "--num-envs", nargs="+", type=int, metavar="N", help="batch sizes (native 256, mjx 64 512)"
+    )
     engines.add_argument("--steps", type=int, metavar="T", help="steps of a scan (native 40, mjx 5)")
     engines.add_argument("--repeats", type=int, metavar="R", help="measured rounds (native 15, mjx 5)")
-    engines.add_argument("--quick", action="store_true", help="small and short: shows that it runs, not how fast")
+    engines.add_argument("--quick", action="store_true", help="short: shows that it runs, not how fast")
     engines.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
 
 
@@ -95,8 +97,9 @@ def _print(lines: list["Line"], settings: dict[str, Any], engines: list[str]) ->
     console.print(table)
     for i, note in enumerate(notes):
         console.print(f"[{i + 1}] {note}", markup=False)
-    rounds = ", ".join(f"{engine} {settings[engine][2]} rounds of {settings[engine][1]} steps" for engine in engines)
-    console.print(f"Rates and `ratio` are the best of {rounds}, by turns; `median` is over the rounds' own ratios.")
+    rounds = (f"{settings[name][2]} rounds of {settings[name][1]} steps ({name})" for name in engines)
+    text = f"Best of {' and '.join(rounds)}, by turns; `median` is of the rounds' own ratios."
+    console.print(text, markup=False)
 
 
 def _number(value: float | None) -> str:
@@ -109,7 +112,9 @@ def _ratio(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-def _document(lines: list["Line"], settings: dict[str, Any], engines: list[str], quick: bool) -> dict[str, Any]:
+def _document(
+    lines: list["Line"], settings: dict[str, Any], engines: list[str], quick: bool
+) -> dict[str, Any]:
     import os
     from importlib.metadata import version
 
