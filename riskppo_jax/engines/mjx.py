@@ -5,7 +5,7 @@ MJX is told the solver and iteration counts a task asks for, because a batch wai
 """
 
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stdout
 from copy import copy
 from typing import Any
 
@@ -13,13 +13,16 @@ import jax
 import jax.numpy as jnp
 import mujoco
 from flax import struct
-from mujoco import mjx
 
-from riskppo_jax.engines import dynamics
 from riskppo_jax.engines.base import Sim, Track
 from riskppo_jax.engines.cache import enable_cache
-from riskppo_jax.engines.capsule import aligned_capsules
 from riskppo_jax.types import Array
+
+with redirect_stdout(None):  # MJX prints a line for each part of Warp that is missing
+    from mujoco import mjx
+
+    from riskppo_jax.engines import dynamics
+    from riskppo_jax.engines.capsule import exact_capsules
 
 _CARRIED = ("time", "qpos", "qvel", "act", "qacc_warmstart")
 _HUGE = 1e10  # MuJoCo's own idea of a number that has left the simulation
@@ -63,11 +66,11 @@ class MjxEngine:
         self._track = track
         self._settle = settle
         solver = dict(solver or {})
-        self._counts = solver.pop("newton", 6), solver.pop("searches", 4)
+        self._counts = solver.pop("newton", 20), solver.pop("searches", 6)
         self._lean = impl == "jax" and dynamics.supports(model)
         self._mjx = mjx.put_model(_prepared(model, solver), impl=impl)
         self._blank = mjx.make_data(model if impl == "jax" else self._mjx, impl=impl)
-        self._frames = aligned_capsules if impl == "jax" else nullcontext
+        self._frames = exact_capsules if impl == "jax" else nullcontext
 
     def init(self, qpos: Array, qvel: Array, mocap: Array | None = None, where: Array | bool = True) -> Sim:
         del where  # lanes of an accelerator are not saved by idling
@@ -110,7 +113,7 @@ class MjxEngine:
 
     def _first(self, data: mjx.Data) -> mjx.Data:
         """As much of a forward pass as the fields asked for need."""
-        wanted = {*self._fields, self._track.field if self._track else "qpos"} - {"qpos", "qvel", "time"}
+        wanted = {*self._fields, self._track.field if self._track else "qpos"} - {*_CARRIED}
         if self.model.nu and not self.model.actuator_biastype.any() and not self.model.na:
             wanted -= {"qfrc_actuator"}  # zero, as the controls are
         if not wanted - {"cfrc_ext"}:
@@ -135,8 +138,8 @@ class MjxEngine:
             if self._settle:
                 kept = jax.lax.cond(last, lambda: read(mjx.forward(self._mjx, data), True), lambda: kept)
         derived, point = kept
-        state = {name: getattr(data, name) for name in self._fields if name in ("qpos", "qvel", "time")}
-        if self._track and self._track.field == "qpos":
+        state = {name: getattr(data, name).reshape(-1) for name in self._fields if name in _CARRIED}
+        if self._track and self._track.field in _CARRIED:  # read before the step moved it on
             point = self._point(data)
         return data, ({**derived, **state}, point)
 

@@ -50,7 +50,8 @@ class ActionNoise(Wrapper):
     def step(self, state: State, action: Array) -> State:
         key, key_noise = jax.random.split(state.key)
         noise = state.info["noise"] * jax.random.normal(key_noise, jnp.shape(action))
-        return self.env.step(state.replace(key=key), action + noise)
+        new = self.env.step(state.replace(key=key), action + noise)
+        return new.replace(info={**new.info, "noise": state.info["noise"]})
 
 
 def with_noise(state: State, std: ArrayLike, create: bool = False) -> State:
@@ -77,23 +78,15 @@ class FiniteGuard(Wrapper):
         watched = (new.obs, new.reward, new.cost, new.constraints)
         finite = jnp.all(jnp.array([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(watched)]))
         keep = lambda value, other: jnp.where(finite, value, other)  # noqa: E731
-        obs = keep(new.obs, state.obs)
-        quantities = jax.tree.map(
-            lambda x: keep(x, jnp.zeros_like(x)) if jnp.issubdtype(x.dtype, jnp.inexact) else x, new.info
-        )
         return new.replace(
-            obs=obs,
+            obs=keep(new.obs, state.obs),
             reward=keep(new.reward, 0.0),
             cost=keep(new.cost, 0.0),
             constraints=jax.tree.map(lambda x: keep(x, 0.0), new.constraints),
             terminated=new.terminated | ~finite,
             truncated=new.truncated & finite,
             final_obs=keep(new.final_obs, state.obs),
-            info={
-                **quantities,
-                **{name: state.info[name] for name in ("noise",) if name in state.info},
-                "diverged": state.info["diverged"] + ~finite,
-            },
+            info={**jax.tree.map(_finite_part, new.info), "diverged": state.info["diverged"] + ~finite},
         )
 
 
@@ -186,6 +179,10 @@ def when_any(mask: Array, function: Callable[..., PyTree], old: PyTree, *args: P
 
     old_tree = jax.tree.structure(old)
     return jax.tree.unflatten(old_tree, guarded(mask, *leaves))
+
+
+def _finite_part(x: Array) -> Array:
+    return jnp.where(jnp.isfinite(x), x, 0) if jnp.issubdtype(x.dtype, jnp.inexact) else x
 
 
 def _select(mask: Array, new: Array, old: Array) -> Array:
