@@ -212,10 +212,10 @@ def test_unknown_engine(name):
 
 def test_missing_engines_say_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "warp", None)
-    with pytest.raises(UserError, match="engine=warp is not available.*warp-lang.*accepts"):
+    with pytest.raises(UserError, match=r"engine=warp is not available.*warp-lang.*accepts"):
         resolve("warp")
     monkeypatch.setitem(sys.modules, "mujoco.batch", None)
-    with pytest.raises(UserError, match="engine=native is not available.*mujoco >= 3.17"):
+    with pytest.raises(UserError, match=r"engine=native is not available.*mujoco >= 3.17"):
         resolve("native")
     assert resolve("auto") == "mjx"
 
