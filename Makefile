@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 .PHONY: train test lint clean
 
 train: $(STAMP)
-	$(BIN)/riskppo train $(ARGS)
+	$(BIN)/riskppo train experiment=hopper $(ARGS)
 
 test: $(STAMP)
 	$(BIN)/ruff check .

@@ -4,8 +4,12 @@ import importlib
 
 # public name -> module it lives in; imported on first use, so that `import riskppo_jax` stays light
 _LAZY = {
+    "evaluate": "riskppo_jax.evaluate",
     "list_envs": "riskppo_jax.envs.registry",
     "make_env": "riskppo_jax.envs.registry",
+    "make_train": "riskppo_jax.train",
+    "restore": "riskppo_jax.checkpoint",
+    "save": "riskppo_jax.checkpoint",
     "Constraint": "riskppo_jax.risk.lagrangian",
     "Problem": "riskppo_jax.risk.lagrangian",
     "oce": "riskppo_jax.risk",

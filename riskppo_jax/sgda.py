@@ -59,6 +59,7 @@ class DualHypers:
     lam_step: ArrayLike = 0.01  # eta_lam
     t_step: ArrayLike = 0.01  # eta_t
     lam_gain: ArrayLike = 0.5  # proportional term of `pi`
+    lam_damping: ArrayLike = 0.0  # its derivative term: answers to a slack that shrinks
     slack_clip: ArrayLike = jnp.inf  # largest slack a step sees, in its unit: an untrained policy's says little
     lam_growth: ArrayLike = 2.0  # Lambda grows by this factor when a price sits at its bound ...
     lam_patience: ArrayLike = 50  # ... for this many steps in a row; a factor of 1 never grows
@@ -188,7 +189,9 @@ def _move(rule, sets, state, estimate, price, hypers, t_star) -> DualState:
     integral = jnp.clip(state.integral - hypers.lam_step * sets.lam_unit * slack, 0.0, state.lam_max)
     lam = integral
     if rule.lam == "pi":
-        lam = jnp.clip(integral - hypers.lam_gain * sets.lam_unit * slack, 0.0, state.lam_max)
+        shrinks = jnp.where(state.count > 0, state.previous.slack / sets.slack_unit - slack, 0.0)
+        push = hypers.lam_damping * jnp.maximum(shrinks, 0.0) - hypers.lam_gain * slack
+        lam = jnp.clip(integral + sets.lam_unit * push, 0.0, state.lam_max)
     if rule.t == "quantile":
         t = t_star
     else:

@@ -56,18 +56,21 @@ class Scheme:
         which needs a fresh batch.
       occupancy: `uniform` over visited steps, or `discounted`.
       constant: keep the constant `lam (c + t)` of the Lagrangian in the policy's reward.
+      units: steps on lambda and t see slack and t in units of the `threshold`, or `raw`.
     """
 
     dual_rollout: str = "same"
     dual_policy: str = "sampled"
     occupancy: str = "uniform"
     constant: bool = False
+    units: str = "threshold"
 
     def __post_init__(self):
         accepted = {
             "dual_rollout": ("same", "fresh"),
             "dual_policy": ("sampled", "mean"),
             "occupancy": ("uniform", "discounted"),
+            "units": ("threshold", "raw"),
         }
         for name, words in accepted.items():
             if getattr(self, name) not in words:
@@ -152,6 +155,8 @@ def make_train(
     def dual_sets(hypers: Hypers) -> sgda.Sets:
         reach = getattr(env, "reward_range", (-100.0, 100.0))
         raw = sgda.sets(hypers.problem, reach, env.constraint_range, hypers.lam_max, rule.box)
+        if scheme.units == "raw":
+            return raw
         units = _units(hypers.problem, env)
         return raw.replace(slack_unit=units, t_unit=(1.0, *units))
 

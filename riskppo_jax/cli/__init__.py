@@ -13,7 +13,10 @@ from riskppo_jax.errors import UserError
 VERBS = {
     "bench": "measure speed against the alternatives",
     "envs": "list the tasks with their sizes, thresholds and engines",
+    "evaluate": "run a trained policy for whole episodes and print what it does",
+    "export": "write a trained policy as plain arrays",
     "parity": "replay recorded steps of the original tasks and measure the difference",
+    "train": "train a policy, evaluate it, and leave a run directory",
     "truth": "run descent-ascent on finite problems whose optimum is known exactly",
 }
 

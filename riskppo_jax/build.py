@@ -1,0 +1,186 @@
+"""From settings to a job: the environment, the problem, the trainer and its numbers, all checked."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from riskppo_jax import sgda
+from riskppo_jax.config import Layout, PPOHypers, check_ppo_hypers
+from riskppo_jax.engines.base import resolve
+from riskppo_jax.envs.base import Env
+from riskppo_jax.envs.registry import list_envs, make_env
+from riskppo_jax.errors import UserError
+from riskppo_jax.risk import oce
+from riskppo_jax.risk.lagrangian import Constraint, Problem
+from riskppo_jax.risk.utility import Utility
+from riskppo_jax.settings import Settings
+from riskppo_jax.train import Hypers, Scheme, Trainer, make_train
+
+_BELOW = {"lam_step": 0.0, "t_step": 0.0, "lam_gain": 0.0, "lam_damping": 0.0, "slack_clip": 0.0, "radius": 0.0,
+          "lam_growth": 1.0, "lam_patience": 1.0, "lam_max": 0.0, "lam_init": 0.0}  # fmt: skip
+
+
+class Job(NamedTuple):
+    """What a run needs besides its directory."""
+
+    settings: Settings
+    engine: str  # the one behind `auto`
+    env: Env
+    layout: Layout
+    trainer: Trainer
+    hypers: Hypers
+    chunks: int  # log points of the whole run
+    chunk: int  # iterations between two of them
+
+
+def build(settings: Settings) -> Job:
+    """Checks every setting and makes the job; nothing is compiled or written yet."""
+    _check_counts(settings)
+    engine = resolve(settings.engine)
+    layout = _named("layout", Layout, **vars(settings.layout))
+    ppo = PPOHypers(**vars(settings.ppo))
+    _named("ppo", check_ppo_hypers, ppo)
+    rule, dual, starts = _dual(settings)
+    scheme = Scheme(**vars(settings.scheme))
+    objective = _utility("objective", settings.objective)
+    _utility("risk", settings.risk)
+    env = _env(settings, engine)
+    problem = Problem(objective, _constraints(settings, env))
+    trainer = make_train(env, layout, problem, rule, scheme)
+    hypers = Hypers(problem, ppo, dual, total_steps=float(settings.total_steps), **starts)
+    chunks, chunk = plan(settings.total_steps, trainer.steps_per_iteration, settings.log.every)
+    return Job(settings, engine, env, layout, trainer, hypers, chunks, chunk)
+
+
+def plan(total_steps: int, per_iteration: int, every: int) -> tuple[int, int]:
+    """Cuts a run into equal chunks: one program serves all of them.
+
+    Returns:
+      Number of chunks and iterations in each, near `every`; together they use as many of `total_steps` as
+      chunks of equal length can, and never more.
+    """
+    iterations = total_steps // per_iteration
+    if iterations < 1:
+        raise UserError(
+            f"total_steps={total_steps}: accepts at least one batch of {per_iteration} "
+            "(layout.num_envs * layout.horizon, twice that with scheme.dual_rollout=fresh)"
+        )
+    every = min(every, iterations)
+    sizes = range(max(1, (every + 1) // 2), min(iterations, 2 * every) + 1)
+    best = min(sizes, key=lambda size: (iterations % size, abs(size - every)))
+    return iterations // best, best
+
+
+def describe(hypers: Hypers) -> dict[str, Any]:
+    """The traced numbers as plain ones, by the names of the settings."""
+    numbers: dict[str, Any] = {}
+    for area in ("ppo", "dual"):
+        numbers |= {f"{area}.{name}": float(value) for name, value in vars(getattr(hypers, area)).items()}
+    numbers |= {f"dual.{name}": float(getattr(hypers, name)) for name in ("lam_max", "lam_init", "t_init")}
+    numbers["objective"] = hypers.problem.objective.config()
+    for constraint in hypers.problem.constraints:
+        numbers[f"risk.{constraint.name}"] = constraint.utility.config()
+        numbers[f"threshold.{constraint.name}"] = float(constraint.threshold)
+    if hypers.noise is not None:
+        numbers["noise"] = float(hypers.noise)
+    return numbers | {"total_steps": int(hypers.total_steps)}
+
+
+def _check_counts(settings: Settings) -> None:
+    least = {
+        "seed": 0, "total_steps": 1, "log.every": 1, "checkpoint.keep": 1, "eval.episodes": 1, "eval.bootstrap": 1,
+    }  # fmt: skip
+    for key, low in least.items():
+        area, _, name = key.rpartition(".")
+        value = getattr(getattr(settings, area) if area else settings, name)
+        if not low <= value < 2**32:
+            raise UserError(f"{key}={value}: accepts a whole number from {low} to {2**32 - 1}")
+    if not 0 <= settings.checkpoint.seconds < math.inf:
+        raise UserError(f"checkpoint.seconds={settings.checkpoint.seconds}: accepts a number of seconds, 0 or more")
+
+
+def _dual(settings: Settings) -> tuple[sgda.Rule, sgda.DualHypers, dict[str, float]]:
+    given = dict(vars(settings.dual))
+    for name, low in _BELOW.items():
+        value, opens = given[name], name in ("slack_clip", "radius", "lam_max")
+        finite = math.isfinite(value) or (name == "slack_clip" and value == math.inf)
+        if not (finite and (value > low if opens else value >= low)):
+            raise UserError(f"dual.{name}={value}: accepts numbers {'above' if opens else 'from'} {low:g}")
+    if not math.isfinite(given["t_init"]):
+        raise UserError(f"dual.t_init={given['t_init']}: accepts a finite number")
+    starts = {name: given.pop(name) for name in ("lam_max", "lam_init", "t_init")}
+    if starts["lam_init"] > starts["lam_max"]:
+        raise UserError(f"dual.lam_init={starts['lam_init']}: accepts at most dual.lam_max={starts['lam_max']}")
+    rule = sgda.Rule(**{name: given.pop(name) for name in ("lam", "t", "box", "smoothed")})
+    return rule, sgda.DualHypers(**given), starts
+
+
+def _env(settings: Settings, engine: str) -> Env:
+    options = dict(settings.env)
+    id = options.pop("id", None)
+    if not isinstance(id, str):
+        raise UserError(f"env.id={id}: accepts one of {', '.join(list_envs())}")
+    for name in ("noise", "auto_reset"):
+        if name in options:
+            raise UserError(f"env.{name}: accepts nothing here; " + (
+                "set noise" if name == "noise" else "a trainer's worlds reset themselves"))  # fmt: skip
+    if settings.noise is not None:
+        options["noise"] = settings.noise
+    if isinstance(settings.threshold, str):
+        if settings.threshold not in ("paper", "v1"):
+            raise UserError(f"threshold={settings.threshold}: accepts a number, paper, v1 or null")
+        options["thresholds"] = settings.threshold
+    return make_env(id, engine, **options)
+
+
+def _constraints(settings: Settings, env: Env) -> tuple[Constraint, ...]:
+    entries = settings.constraints
+    if entries is None:
+        entries = [name for name in env.constraint_names if name in env.thresholds or settings.threshold is not None]
+    if not isinstance(entries, list | tuple):
+        raise UserError(f"constraints={entries}: accepts a list of names or of {{name, threshold, risk}}")
+    found = []
+    for entry in entries:
+        entry = {"name": entry} if isinstance(entry, str) else entry
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
+            raise UserError(f"constraints: entry {entry!r}: accepts a name or {{name, threshold, risk}}")
+        unknown = sorted(set(entry) - {"name", "threshold", "risk"})
+        if unknown:
+            raise UserError(f"constraints: entry {entry['name']} has {unknown[0]}; accepts name, threshold, risk")
+        name, own = entry["name"], entry.get("risk")
+        if name not in env.constraint_names:
+            raise UserError(f"constraints: {name} is unknown; this task accepts {', '.join(env.constraint_names)}")
+        utility = _utility("risk", settings.risk if own is None else own)
+        found.append(Constraint(name, _threshold(entry.get("threshold"), name, settings, env), utility))
+    return tuple(found)
+
+
+def _threshold(own: Any, name: str, settings: Settings, env: Env) -> float:
+    value = settings.threshold if own is None else own
+    if value is None or isinstance(value, str):
+        if name not in env.thresholds:
+            raise UserError(f"threshold: the task has no usual limit for {name}; accepts a number")
+        return float(env.thresholds[name])
+    low, high = env.constraint_range[name]
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (number and math.isfinite(value) and low <= value <= high):
+        raise UserError(f"threshold={value}: accepts numbers from {low:g} to {high:g}, the range of {name}")
+    return float(value)
+
+
+def _utility(where: str, config: Any) -> Utility:
+    """The utility a mapping (or a bare name) describes; complaints name the setting it came from."""
+    config = {"name": config} if isinstance(config, str) else config
+    try:
+        return oce.from_config(config)
+    except UserError as error:
+        text = str(error)
+        text = text.replace("risk", where, 1) if text.startswith("risk") else f"{where}.{text}"
+        raise UserError(text) from error
+
+
+def _named(area: str, make, *args, **settings):
+    try:
+        return make(*args, **settings)
+    except UserError as error:
+        raise UserError(f"{area}.{error}") from error

@@ -1,0 +1,193 @@
+"""Saving and restoring everything a run carries: arrays by Orbax, and a page that says what they are.
+
+A checkpoint is a folder: `arrays/`, and `meta.json` with the name, shape and type of every leaf, a hash of every
+file, and whatever the caller wants to remember. It is written under another name and renamed when all of it is
+on disk, so a folder that exists under its own name is whole. No pickle is written or read.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from riskppo_jax.errors import UserError
+from riskppo_jax.types import PyTree
+
+FORMAT = 1  # of the folder; a reader refuses a larger number
+
+
+def save(path: str | Path, state: PyTree, notes: Mapping[str, Any] | None = None) -> Path:
+    """Writes a pytree of arrays, typed keys among them, to the folder `path`, whole or not at all.
+
+    Args:
+      path: the folder; one that exists is replaced.
+      state: what to save.
+      notes: plain values to keep beside it.
+    """
+    path = Path(path).absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.parent / f".{path.name}.{os.getpid()}"
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        draft.mkdir()
+        leaves, arrays, keys = [], {}, {}
+        for i, (name, leaf) in enumerate(_named_leaves(state)):
+            leaves.append(_describe(name, leaf))
+            if _is_key(leaf):
+                keys[f"leaf{i:04d}"] = str(jax.random.key_impl(leaf))
+                leaf = jax.random.key_data(leaf)
+            if leaf.size:  # Orbax stores no empty arrays; the description is all there is to them
+                arrays[f"leaf{i:04d}"] = np.asarray(leaf)
+        _write_arrays(draft / "arrays", arrays)
+        files = {str(file.relative_to(draft)): _digest(file) for file in _files(draft)}
+        meta = {"format": FORMAT, "version": version("riskppo-jax"), "leaves": leaves, "keys": keys}
+        meta |= {"files": files, "notes": dict(notes or {})}
+        (draft / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")
+        for place in (*_files(draft), *(p for p in draft.rglob("*") if p.is_dir()), draft):
+            _sync(place)
+        if path.exists():
+            shutil.rmtree(path)
+        draft.rename(path)
+        _sync(path.parent)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    return path
+
+
+def restore(path: str | Path, like: PyTree) -> PyTree:
+    """The state saved at `path`.
+
+    Args:
+      path: a folder written by `save`.
+      like: arrays or `jax.eval_shape` results of the same structure, for instance of `trainer.init`.
+    """
+    path = Path(path).absolute()
+    meta = read_meta(path)
+    saved, keys = meta["leaves"], meta["keys"]
+    expected = [_describe(name, leaf) for name, leaf in _named_leaves(like)]
+    for was, now in zip(saved, expected, strict=False):
+        if was != now:
+            change = next(key for key in ("name", "shape", "dtype") if was.get(key) != now.get(key))
+            raise UserError(
+                f"{path} does not fit these settings: {now['name']} has {change} {now[change]}, "
+                f"the checkpoint {was[change]}; resume accepts the settings it was saved with"
+            )
+    if len(saved) != len(expected):
+        raise UserError(
+            f"{path} does not fit these settings: it has {len(saved)} arrays, they have {len(expected)}; "
+            "resume accepts the settings it was saved with"
+        )
+    arrays = _read_arrays(path / "arrays")
+    leaves = []
+    for i, leaf in enumerate(jax.tree.leaves(like)):
+        name = f"leaf{i:04d}"
+        if name not in arrays:
+            leaves.append(jnp.zeros(leaf.shape, leaf.dtype))
+            continue
+        array = jnp.array(arrays[name])  # a copy: the run may give its memory away
+        leaves.append(jax.random.wrap_key_data(array, impl=keys[name]) if name in keys else array)
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def read_meta(path: str | Path) -> dict[str, Any]:
+    """What `meta.json` says, once every file is known to be whole; otherwise one line on what is wrong."""
+    path = Path(path)
+    try:
+        meta = json.loads((path / "meta.json").read_text())
+        form, files = meta["format"], meta["files"]
+        whole = isinstance(form, int) and isinstance(files, dict) and {"leaves", "keys", "notes"} <= meta.keys()
+    except (OSError, ValueError, KeyError, TypeError):
+        whole = False
+    if not whole:
+        raise UserError(f"{path} is not a checkpoint of riskppo, or its meta.json is damaged")
+    if form > FORMAT:
+        raise UserError(f"{path} is of a newer riskppo ({meta.get('version')}); this one accepts format {FORMAT}")
+    for name, digest in files.items():
+        file = path / name
+        if not file.is_file() or _digest(file) != digest:
+            raise UserError(f"{path} is damaged: {name} is missing or not what was written")
+    return meta
+
+
+def steps(folder: str | Path) -> list[Path]:
+    """Checkpoints in a run's folder, oldest first; drafts of saves that did not finish are not among them."""
+    folder = Path(folder)
+    found = [path for path in folder.iterdir() if path.name.isdigit()] if folder.is_dir() else []
+    return sorted(found, key=lambda path: int(path.name))
+
+
+def latest(folder: str | Path) -> Path | None:
+    """The newest checkpoint, known to be whole; None if there is none, an offer of an older one if it is not."""
+    found = steps(folder)
+    if not found:
+        return None
+    try:
+        read_meta(found[-1])
+        return found[-1]
+    except UserError as error:
+        for older in reversed(found[:-1]):
+            try:
+                read_meta(older)
+            except UserError:
+                continue
+            raise UserError(f"{error}; {older.name} is intact: remove {found[-1].name} to go on from there") from error
+        raise UserError(f"{error}; no older one is intact") from error
+
+
+def prune(folder: str | Path, keep: int) -> None:
+    """Removes all but the newest `keep` checkpoints, and drafts that no process will finish."""
+    folder = Path(folder)
+    for path in [*steps(folder)[:-keep], *folder.glob(".*.*")]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
+    return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf)
+            for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]]  # fmt: skip
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _describe(name: str, leaf: Any) -> dict[str, Any]:
+    return {"name": name, "shape": list(leaf.shape), "dtype": str(leaf.dtype)}
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    import orbax.checkpoint as ocp
+
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=True)) as writer:
+        writer.save(path, dict(arrays))
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    import orbax.checkpoint as ocp
+
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=True)) as reader:
+        return reader.restore(path)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

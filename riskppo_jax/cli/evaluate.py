@@ -1,0 +1,80 @@
+"""`riskppo evaluate RUN`: whole episodes of a trained policy, as a table and one line of JSON."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from riskppo_jax.errors import UserError
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", type=Path, help="a run directory")
+    parser.add_argument("--env", metavar="ID", help="another task of the same sizes, by its id")
+    parser.add_argument("--episodes", type=int, metavar="N", help="episodes of each kind (default: the run's own)")
+    parser.add_argument("--engine", metavar="E", help="native, mjx, warp or auto (default: the run's own)")
+
+
+def run(args: argparse.Namespace) -> int:
+    from riskppo_jax.results import describe_lane, run_episodes
+    from riskppo_jax.run import read_config, restore_run
+    from riskppo_jax.settings import from_dict
+    from riskppo_jax.writers import plain
+
+    if args.episodes is not None and args.episodes < 1:
+        raise UserError(f"--episodes {args.episodes}: accepts a whole number, 1 or larger")
+    read_config(args.run)
+    job, state, progress = restore_run(args.run)
+    if args.env or args.engine:
+        job = _elsewhere(job, from_dict(read_config(args.run)), args)
+    mean, sampled = (run_episodes(job, state, deterministic, args.episodes) for deterministic in (True, False))
+    lane = describe_lane(job, state, mean, sampled)
+    _print(lane)
+    found = {"env": job.settings.env["id"], "engine": job.engine, "iterations": progress.iterations, **lane}
+    print(json.dumps(plain(found)))
+    return 0
+
+
+def _elsewhere(job: Any, settings: Any, args: argparse.Namespace) -> Any:
+    """The same policy in another task, or on another engine; limits become that task's own."""
+    from riskppo_jax.build import build
+
+    if args.engine:
+        settings.engine = args.engine
+    if args.env:
+        known = settings.env if settings.env["id"] == args.env else {}
+        settings.env = {**known, "id": args.env}
+        settings.constraints = None if job.hypers.problem.constraints else []
+    other = build(settings)
+    sizes = [(env.observation_size, env.action_size, env.num_actions) for env in (job.env, other.env)]
+    if sizes[0] != sizes[1]:
+        raise UserError(
+            f"--env {args.env}: has observations of {sizes[1][0]} and actions of {sizes[1][1]} numbers; "
+            f"accepts a task with {sizes[0][0]} and {sizes[0][1]}, as the policy"
+        )
+    if len(other.hypers.problem.constraints) != len(job.hypers.problem.constraints):
+        raise UserError(f"--env {args.env}: accepts a task with as many constraints as the run")
+    return other
+
+
+def _print(lane: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    from riskppo_jax.cli.console import table_console
+
+    table = Table(box=None, pad_edge=False)
+    for head in ("actions", "episodes", "return", "sd", "cost", "length"):
+        table.add_column(head, justify="right")
+    for label, key in (("mean", "eval"), ("sampled", "eval_sampled")):
+        e = lane[key]
+        numbers = (e["reward_mean"], e["reward_std"], e["cost_mean"], e["length_mean"])
+        table.add_row(label, str(e["episodes"]), *(f"{x:.4g}" for x in numbers))
+    console = table_console()
+    console.print(table)
+    for c in lane["constraints"]:
+        for label, found in (("mean", c), ("sampled", c["sampled"])):
+            low, high = found["risk_value_ci"]
+            console.print(
+                f"{c['name']}, {label} actions: {c['risk']['name']} {found['risk_value']:.4f} "
+                f"({low:.4f} to {high:.4f}), limit {c['threshold']:g}: {'kept' if found['satisfied'] else 'not kept'}"
+            )

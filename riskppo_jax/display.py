@@ -1,0 +1,99 @@
+"""What a run shows while it goes: a live table on a terminal, plain lines elsewhere."""
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+_LINES = 25  # about so many plain lines for a whole run
+
+
+class Display:
+    """`show(point)` after every chunk; a context manager that leaves the terminal as it was."""
+
+    def __init__(self, title: str, names: Sequence[str], chunks: int, chunk_steps: int, console: Console | None = None):
+        self.console = console or Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+        self._title, self._names = title, list(names)
+        self._chunks, self._total = chunks, chunks * chunk_steps
+        self._live = Live(console=self.console, auto_refresh=False) if self.console.is_terminal else None
+        self._bar = Progress(TextColumn("{task.description}"), BarColumn(40), TextColumn("{task.percentage:.0f}%"))
+        self._task = self._bar.add_task(title, total=self._total)
+        self._shown = 0
+
+    def __enter__(self) -> "Display":
+        if self._live:
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, *error) -> None:
+        if self._live:
+            self._live.__exit__(*error)
+
+    def say(self, text: str) -> None:
+        """A sentence that stays."""
+        self.console.print(text, markup=False)
+
+    def show(self, point: dict[str, Any]) -> None:
+        """One log point."""
+        done = int(point["train/env_steps"])
+        left = (self._total - done) / max(point["perf/steps_per_second"], 1e-9)
+        if self._live:
+            self._bar.update(self._task, completed=done)
+            tables = self._numbers(point, done, left), self._constraints(point)
+            self._live.update(Group(self._bar, *tables), refresh=True)
+            return
+        self._shown += 1
+        if self._shown % max(1, self._chunks // _LINES) and done < self._total:
+            return
+        parts = [f"{done:>10,} steps", f"{point['perf/steps_per_second']:,.0f}/s", f"left {_clock(left)}",
+                 f"return {_number(point['train/return'])}", f"cost {_number(point['train/cost'])}"]  # fmt: skip
+        for i, name in enumerate(self._names):
+            c = {key: point[f"constraint{i}/{key}"] for key in ("threshold", "risk", "t_batch", "t", "lam")}
+            parts.append(
+                f"| {name}: c {_number(c['threshold'])} risk {_number(c['risk'])} quantile {_minus(c['t_batch'])} "
+                f"-t {_minus(c['t'])} lambda {_number(c['lam'])}"
+            )
+        print("  ".join(parts), flush=True)
+
+    def _numbers(self, point: dict[str, Any], done: int, left: float) -> Table:
+        table = Table(box=None, pad_edge=False)
+        for head in ("steps", "per second", "time left", "return", "length", "cost per step", "kl", "entropy"):
+            table.add_column(head, justify="right")
+        table.add_row(
+            f"{done:,}", f"{point['perf/steps_per_second']:,.0f}", _clock(left), _number(point["train/return"]),
+            _number(point["train/episode_length"]), _number(point["train/cost"]), _number(point["ppo/approx_kl"]),
+            _number(point["ppo/entropy"]),
+        )  # fmt: skip
+        return table
+
+    def _constraints(self, point: dict[str, Any]) -> Table:
+        table = Table(box=None, pad_edge=False)
+        for head in ("constraint", "limit c", "risk", "quantile", "-t", "lambda"):
+            table.add_column(head, justify="right")
+        for i, name in enumerate(self._names):
+            at = f"constraint{i}/"
+            found = [_number(point[at + "threshold"]), _number(point[at + "risk"]), _minus(point[at + "t_batch"])]
+            table.add_row(name, *found, _minus(point[at + "t"]), _number(point[at + "lam"]))
+        return table
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(_number, value))
+    return "-" if value is None or not math.isfinite(value) else f"{value:.4g}"
+
+
+def _minus(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(_minus, value))
+    return _number(None if value is None else 0.0 - value)
+
+
+def _clock(seconds: float) -> str:
+    seconds = int(min(seconds, 359_999))
+    return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"

@@ -1,0 +1,143 @@
+"""What a policy does: whole episodes from fixed keys, and the risk of every step in them."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from riskppo_jax.envs.base import Env
+from riskppo_jax.envs.wrappers import with_noise
+from riskppo_jax.nets import Networks, Params
+from riskppo_jax.normalize import Moments, normalize
+from riskppo_jax.risk.lagrangian import Constraint
+from riskppo_jax.types import Array, ArrayLike, Key
+
+EVALUATION_SEED = 20_251_204  # of the worlds; the same for every lane, so that policies meet the same starts
+TOLERANCE = 0.01  # of the threshold: a constraint met up to sampling counts as satisfied
+
+
+class Evaluation(NamedTuple):
+    """Episodes side by side: fields `[episode]`, quantities `[time, episode]` with a mask of visited steps."""
+
+    reward: np.ndarray  # return of each episode
+    cost: np.ndarray
+    length: np.ndarray
+    terminated: np.ndarray  # whether the task ended it, rather than the clock
+    quantities: dict[str, np.ndarray]
+    visited: np.ndarray
+
+    def samples(self, name: str) -> np.ndarray:
+        """The quantity of every visited step, episode after episode."""
+        return self.quantities[name].T[self.visited.T]
+
+    def summary(self) -> dict[str, float | int]:
+        """The `eval` entry of `summary.json`."""
+        return {
+            "episodes": len(self.reward),
+            "reward_mean": float(self.reward.mean()),
+            "reward_std": float(self.reward.std()),
+            "cost_mean": float(self.cost.mean()),
+            "cost_rate": float(self.cost.sum() / self.length.sum()),
+            "length_mean": float(self.length.mean()),
+        }
+
+
+def evaluate(
+    env: Env,
+    networks: Networks,
+    params: Params,
+    moments: Moments,
+    episodes: int = 100,
+    deterministic: bool = True,
+    noise: ArrayLike | None = None,
+    obs_clip: ArrayLike = 10.0,
+    limit: int | None = None,
+    key: Key | None = None,
+) -> Evaluation:
+    """Runs one episode in each of `episodes` worlds.
+
+    Args:
+      env: one world; its noise is on as in training, unless `noise` says otherwise.
+      networks: the policy's functions.
+      params: its weights.
+      moments: of the observations.
+      episodes: how many worlds.
+      deterministic: the mean action (or the likeliest), else sampled ones.
+      noise: standard deviation of the environment's action noise; None leaves what it was made with.
+      obs_clip: limit of a normalised observation.
+      limit: steps after which an episode is cut; the environment's own limit, or 1000 where it has none.
+      key: of the worlds; fixed by default.
+    """
+    key = jax.random.key(EVALUATION_SEED) if key is None else key
+    limit = limit or getattr(env, "limit", None) or 1000
+    run = jax.jit(_episodes, static_argnames=("env", "networks", "episodes", "deterministic", "limit"))
+    totals, (quantities, visited) = run(
+        key, params, moments, noise, obs_clip,
+        env=env, networks=networks, episodes=episodes, deterministic=deterministic, limit=limit,
+    )  # fmt: skip
+    reward, cost, length, terminated = (np.asarray(x) for x in totals)
+    return Evaluation(
+        reward, cost, length, terminated, {k: np.asarray(v) for k, v in quantities.items()}, np.asarray(visited)
+    )
+
+
+def risk_report(
+    constraint: Constraint, found: Evaluation, resamples: int = 200, key: Key | None = None
+) -> dict[str, Any]:
+    """Quantile `-t*`, risk and its 95% interval of one constraint, and whether the limit is kept.
+
+    The interval is a bootstrap over episodes: steps of one episode depend on each other, episodes do not.
+    """
+    key = jax.random.key(EVALUATION_SEED + 1) if key is None else key
+    v, visited = jnp.asarray(found.quantities[constraint.name]), jnp.asarray(found.visited, jnp.float32)
+    value, t_star, spread = _risks(constraint.utility, v, visited, key, resamples)
+    limit, value = float(constraint.threshold), float(value)
+    return {
+        "quantile": (-np.asarray(t_star, np.float64)).tolist(),
+        "risk_value": value,
+        "risk_value_ci": [float(x) for x in np.nanquantile(np.asarray(spread), [0.025, 0.975])],
+        "satisfied": bool(value <= limit + TOLERANCE * abs(limit)),
+        "mean": float(found.samples(constraint.name).mean()),
+    }
+
+
+def _episodes(key, params, moments, noise, obs_clip, *, env, networks, episodes, deterministic, limit):
+    key_reset, key_act = jax.random.split(key)
+    worlds = jax.vmap(env.reset)(jax.random.split(key_reset, episodes))
+    if noise is not None:
+        worlds = with_noise(worlds, noise)
+
+    def step(carry, key):
+        worlds, (reward, cost, length, terminated), alive = carry
+        law = networks.policy(params, normalize(moments, worlds.obs, obs_clip))
+        worlds = jax.vmap(env.step)(worlds, law.mode() if deterministic else law.sample(seed=key))
+        totals = (
+            reward + jnp.where(alive, worlds.reward, 0.0),
+            cost + jnp.where(alive, worlds.cost, 0.0),
+            length + alive,
+            terminated | (alive & worlds.terminated),
+        )
+        # the world has begun its next episode by itself; what follows is not counted
+        after = alive & ~(worlds.terminated | worlds.truncated)
+        return (worlds, totals, after), (worlds.constraints, alive)
+
+    zeros, false = jnp.zeros(episodes), jnp.zeros(episodes, bool)
+    start = (worlds, (zeros, zeros, zeros, false), ~false)
+    (_, totals, _), seen = jax.lax.scan(step, start, jax.random.split(key_act, limit))
+    return totals, seen
+
+
+@partial(jax.jit, static_argnames="resamples")
+def _risks(utility, v: Array, visited: Array, key: Key, resamples: int):
+    """Risk, `t*` and resampled risks of `v`, all of them arguments: what is constant gets folded for minutes."""
+    episodes = v.shape[1]
+
+    def resampled(key):
+        drawn = jax.random.randint(key, (episodes,), 0, episodes)
+        counts = jnp.zeros(episodes).at[drawn].add(1.0)
+        return -utility.value(-v, visited * counts)
+
+    spread = jax.lax.map(resampled, jax.random.split(key, resamples))
+    return -utility.value(-v, visited), utility.t_star(-v, visited), spread

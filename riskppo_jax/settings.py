@@ -1,0 +1,234 @@
+"""From words to settings: Hydra composes `conf/` with `key=value` overrides, the dataclasses here are the schema.
+
+`Layout`, `PPOHypers`, `Rule`, `DualHypers` and `Scheme` are the Python API; their fields, with the same names
+and defaults, are the keys of `layout`, `ppo`, `dual` and `scheme`.
+"""
+
+import dataclasses
+import difflib
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, make_dataclass
+from pathlib import Path
+from typing import Any
+
+from riskppo_jax import sgda
+from riskppo_jax.config import Layout, PPOHypers
+from riskppo_jax.errors import UserError
+from riskppo_jax.train import Scheme
+
+OPEN = ("env", "risk", "objective")  # mappings whose keys depend on the choice; checked by who reads them
+
+
+def _schema(name: str, *classes: type, **more: tuple[type, Any]) -> type:
+    """A plain dataclass with the fields of `classes`, each of its default's own type."""
+    fields: list[tuple] = []
+    for cls in classes:
+        for f in dataclasses.fields(cls):
+            default = f.default
+            if isinstance(default, tuple):
+                fields.append((f.name, list[int], field(default_factory=lambda value=default: list(value))))
+            else:
+                kind = float if isinstance(default, float) else type(default)
+                fields.append((f.name, kind, default))
+    fields += [(key, kind, default) for key, (kind, default) in more.items()]
+    return make_dataclass(name, fields)
+
+
+LayoutSettings = _schema("LayoutSettings", Layout)
+PPOSettings = _schema("PPOSettings", PPOHypers)
+DualSettings = _schema(
+    "DualSettings", sgda.Rule, sgda.DualHypers, lam_max=(float, 20.0), lam_init=(float, 0.0), t_init=(float, 0.0)
+)
+SchemeSettings = _schema("SchemeSettings", Scheme)
+
+
+@dataclass
+class LogSettings:
+    every: int = 10  # iterations between log points, about: the run is cut into equal chunks
+    tensorboard: bool = False
+    wandb: bool = False
+    project: str = "riskppo"  # for W&B
+
+
+@dataclass
+class CheckpointSettings:
+    seconds: float = 30.0  # between saves; 0 saves after every chunk
+    keep: int = 3
+
+
+@dataclass
+class EvalSettings:
+    episodes: int = 100
+    bootstrap: int = 200  # resamples of episodes behind an interval
+
+
+@dataclass
+class Settings:
+    """Everything a run is made from; `config.yaml` in its directory is this, resolved."""
+
+    env: dict[str, Any] = field(default_factory=dict)  # `id` and the task's own options
+    engine: str = "auto"
+    algo: str = "riskppo"
+    risk: dict[str, Any] = field(default_factory=dict)  # of constraints that name none
+    objective: dict[str, Any] = field(default_factory=dict)
+    constraints: Any = None  # names or mappings {name, threshold, risk}; None is all the task has a limit for
+    threshold: Any = None  # a number, `paper` or `v1`; None is the task's own
+    noise: float | None = None  # sd of action noise; None leaves the task's own
+    seed: int = 0
+    total_steps: int = 1_000_000  # environment steps, all of them counted; never more
+    output: str | None = None
+    resume: bool = False
+    report: bool = True  # figures and report.html at the end
+    layout: LayoutSettings = field(default_factory=LayoutSettings)
+    ppo: PPOSettings = field(default_factory=PPOSettings)
+    dual: DualSettings = field(default_factory=DualSettings)
+    scheme: SchemeSettings = field(default_factory=SchemeSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+    checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+    eval: EvalSettings = field(default_factory=EvalSettings)
+
+
+def conf_dir() -> Path:
+    """The presets: inside the package where it was installed, beside it in a checkout."""
+    inside = Path(__file__).parent / "conf"
+    return inside if inside.is_dir() else Path(__file__).parent.parent / "conf"
+
+
+def read_settings(words: Sequence[str]) -> Settings:
+    """Settings from `key=value` words, for example `["env=SafetyHopperVelocity-v1", "risk.beta=0.1"]`."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.config_store import ConfigStore
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    overrides = [word for given in words for word in _translate(given)]
+    ConfigStore.instance().store(name="schema", node=Settings)
+    try:
+        with initialize_config_dir(str(conf_dir()), version_base=None):
+            config = compose("config", overrides)
+        return OmegaConf.to_object(config)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise _refused(error, words) from error
+
+
+def expand(words: Sequence[str]) -> Iterator[list[str]]:
+    """The jobs of a multirun: every combination of the choices in comma lists, in order."""
+    choices = []
+    for word in words:
+        override = _parse(word)
+        key, sweep = word.split("=", 1)[0], override.is_sweep_override()
+        choices.append([f"{key}={value}" for value in override.sweep_string_iterator()] if sweep else [word])
+    return map(list, itertools.product(*choices))
+
+
+def to_dict(settings: Settings) -> dict[str, Any]:
+    """Plain nested dictionaries, as `config.yaml` holds them."""
+    return dataclasses.asdict(settings)
+
+
+def from_dict(config: Mapping[str, Any], where: str = "config.yaml") -> Settings:
+    """The settings that `to_dict` wrote; complains about what this version does not know."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Settings), dict(config)))
+    except (OmegaConfBaseException, TypeError, ValueError) as error:
+        raise UserError(f"{where} does not fit this version: {_first_line(error)}") from error
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """Dotted keys at which two nested dictionaries differ, with both values."""
+    found = {}
+    for key in [*old, *(key for key in new if key not in old)]:
+        a, b, name = old.get(key), new.get(key), f"{prefix}{key}"
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            found |= differences(a, b, f"{name}.")
+        elif a != b:
+            found[name] = (a, b)
+    return found
+
+
+def _translate(word: str) -> list[str]:
+    """Checks one override's key, and turns what people write into what Hydra reads."""
+    override = _parse(word)
+    key, text = word.split("=", 1)
+    if override.is_sweep_override():
+        raise UserError(f"{word}: a comma list accepts -m (multirun); without it {key} accepts one value")
+    if key == "sweep" or key.startswith("sweep."):
+        raise UserError(f"{word}: sweeps inside one program are not available yet; use -m {key[6:] or 'key'}=a,b")
+    if key in ("risk", "objective", "algo", "experiment"):
+        _known_choice(key, "risk" if key == "objective" else key, text)
+    if key == "env":
+        if (conf_dir() / "env" / f"{text}.yaml").is_file():
+            return [word]
+        from riskppo_jax.envs.registry import list_envs, make_env
+
+        if text not in list_envs():
+            make_env(text)  # says what is accepted
+        return ["env=default", f"++env.id={text}"]
+    if key == "objective":
+        return [f"risk@objective={text}"]
+    if "." in key and key.split(".")[0] in OPEN:
+        return [f"++{word}"]
+    kind = _kinds().get(key)
+    if kind is None:
+        close = difflib.get_close_matches(key, _kinds(), n=1)
+        top = sorted({name.split(".")[0] for name in _kinds()})
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise UserError(f"{key} is no setting{hint} (settings are {', '.join(top)})")
+    if kind is int and re.fullmatch(r"[0-9.]+[eE]\+?[0-9]+", text) and float(text).is_integer():
+        return [f"{key}={int(float(text))}"]  # total_steps=2e6
+    return [word]
+
+
+def _parse(word: str):
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    if not re.match(r"[A-Za-z_][\w.]*=", word):
+        raise UserError(f"{word!r} is no setting; settings are key=value, such as risk.beta=0.1")
+    try:
+        return OverridesParser.create().parse_override(word)
+    except HydraException as error:
+        raise UserError(f"{word}: cannot be read ({_first_line(error)}); accepts key=value") from error
+
+
+def _known_choice(key: str, group: str, text: str) -> None:
+    names = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
+    if text not in names and not (group == "experiment" and text == "null"):
+        close = difflib.get_close_matches(text, names, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise UserError(f"{key}={text} is not known; {hint}{key} accepts {', '.join(names)}")
+
+
+def _kinds() -> dict[str, Any]:
+    """Dotted key -> type, for every key of the schema, `env` and its like included."""
+    kinds: dict[str, Any] = {"experiment": str}
+    for f in dataclasses.fields(Settings):
+        if dataclasses.is_dataclass(f.type):
+            kinds |= {f"{f.name}.{sub.name}": sub.type for sub in dataclasses.fields(f.type)}
+        else:
+            kinds[f.name] = f.type
+    return kinds
+
+
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word",
+          float | None: "a number or null", str | None: "a path"}  # fmt: skip
+
+
+def _refused(error: Exception, words: Sequence[str]) -> UserError:
+    """One line for what Hydra or OmegaConf complains about in several."""
+    cause = error.__cause__ or error
+    key = (getattr(cause, "full_key", None) or getattr(error, "full_key", None) or "").split("[")[0]
+    given = next((word for word in words if word.split("=", 1)[0] == key), None)
+    if given:
+        return UserError(f"{given}: {key} accepts {_WORDS.get(_kinds().get(key), 'a list of whole numbers')}")
+    return UserError(_first_line(cause))
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,144 @@
+"""Where log points go: `metrics.jsonl` always, TensorBoard and W&B on request."""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import numpy as np
+
+from riskppo_jax.errors import UserError
+from riskppo_jax.settings import Settings, to_dict
+
+_COUNTED = ("train/episodes", "train/terminated", "train/diverged", "ppo/skipped")  # summed over a chunk
+_LATEST = ("train/env_steps", "train/bad_streak", "constraint")  # the last of a chunk; prices and t among them
+_BATCH = ("slack", "t_batch", "t_batch_discounted", "risk", "mean")  # of a constraint, but averaged
+
+
+class Writer(Protocol):
+    """`write` takes one log point; `close` is called once."""
+
+    def write(self, point: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def reduce_chunk(metrics: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """One log point from a chunk's metrics, which lead with the iteration.
+
+    Counts are summed, state (prices, t, steps) is the latest, everything else is a mean over the iterations
+    that had a value. What had none in the whole chunk is None.
+    """
+    point = {}
+    for name, values in metrics.items():
+        values = np.asarray(values)
+        if name.startswith(_COUNTED):
+            value = values.sum(axis=0)
+        elif name.startswith(_LATEST) and name.split("/")[1] not in _BATCH:
+            value = values[-1]
+        else:
+            known = ~np.isnan(values).reshape(len(values), -1).any(axis=1)
+            value = values[known].mean(axis=0) if known.any() else np.nan
+        point[name] = plain(value)
+    for area in {name.split("/")[0] for name in metrics if name.endswith("/lam_max")}:
+        lam, bound = np.asarray(metrics[f"{area}/lam"]), np.asarray(metrics[f"{area}/lam_max"])
+        point[f"{area}/at_bound"] = float(np.mean(lam >= 0.999 * bound))
+    return dict(sorted(point.items()))
+
+
+def plain(value: Any) -> Any:
+    """A number (or list, or mapping) that strict JSON can hold: NaN and infinities become None."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, str | bool | None):
+        return value
+    value = np.asarray(value)
+    if value.ndim:
+        return [plain(item) for item in value]
+    number = value.item()
+    return number if not isinstance(number, float) or math.isfinite(number) else None
+
+
+class JsonLines:
+    """`metrics.jsonl`: whole lines, and a length in bytes that a checkpoint can remember."""
+
+    def __init__(self, path: Path, size: int = 0, lines: int = 0):
+        """Opens the file cut to its first `size` bytes: what a checkpoint does not know of is written again."""
+        self.path, self.lines = path, lines
+        here = path.stat().st_size if path.exists() else 0
+        if here < size:
+            raise UserError(f"{path} has {here} bytes, its checkpoint knows of {size}; resume accepts the whole log")
+        self._file: IO[str] = path.open("a", encoding="utf-8")
+        self._file.truncate(size)
+        self._file.seek(size)
+
+    def write(self, point: Mapping[str, float]) -> None:
+        self._file.write(json.dumps(point, allow_nan=False) + "\n")
+        self._file.flush()
+        self.lines += 1
+
+    def sync(self) -> int:
+        """Bytes on disk, after they are surely there; call before the checkpoint that mentions them."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class TensorBoard:
+    """Scalars for TensorBoard, by environment steps."""
+
+    def __init__(self, folder: Path):
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError:
+            raise UserError("log.tensorboard=true: accepts an installed riskppo-jax[tensorboard]") from None
+        self._writer = SummaryWriter(str(folder))
+
+    def write(self, point: Mapping[str, float]) -> None:
+        for name, value in point.items():
+            if isinstance(value, int | float):
+                self._writer.add_scalar(name, value, int(point["train/env_steps"]))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class WandB:
+    """The same for Weights & Biases."""
+
+    def __init__(self, folder: Path, settings: Settings):
+        try:
+            import wandb
+        except ImportError:
+            raise UserError("log.wandb=true: accepts an installed riskppo-jax[wandb]") from None
+        self._run = wandb.init(
+            project=settings.log.project, dir=str(folder), config=to_dict(settings), id=folder.name, resume="allow"
+        )
+
+    def write(self, point: Mapping[str, float]) -> None:
+        self._run.log({k: v for k, v in point.items() if v is not None}, step=int(point["train/env_steps"]))
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def extra_writers(settings: Settings, folder: Path) -> list[Writer]:
+    """The writers asked for beyond `metrics.jsonl`."""
+    writers: list[Writer] = []
+    if settings.log.tensorboard:
+        writers.append(TensorBoard(folder / "tensorboard"))
+    if settings.log.wandb:
+        writers.append(WandB(folder, settings))
+    return writers
+
+
+def read_points(path: Path) -> list[dict[str, Any]]:
+    """The log points of a run."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
