@@ -1,5 +1,7 @@
 """PPO on environments whose answer is known. The loop here is the smallest that can be made of its functions."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,9 +24,16 @@ LAYOUT = Layout(num_envs=16, horizon=16, num_minibatches=4, num_epochs=4, hidden
 HYPERS = PPOHypers(lr=3e-3, gamma=0.9, entropy_coef=0.0)
 
 
+@cache
+def fresh(num_actions):
+    """Networks and their learner before training; compiled once for all probes."""
+    networks = make_networks(1, 1, num_actions, LAYOUT)
+    return networks, jax.jit(lambda key: ppo.init_learner(key, networks))(jax.random.key(1))
+
+
 def train(key, env, layout, hypers, updates, scale_rewards=False):
     """Runs PPO and returns `(networks, learner, moments, factor, metrics of each update)`."""
-    networks = make_networks(env.observation_size, env.action_size, env.num_actions, layout)
+    networks, start = fresh(env.num_actions)
 
     def update(carry, step):
         learner, moments, scale, envs, key = carry
@@ -52,15 +61,15 @@ def train(key, env, layout, hypers, updates, scale_rewards=False):
         return (learner, moments, scale, envs, key), metrics
 
     def run(key):
-        key, key_init, key_envs = jax.random.split(key, 3)
-        start = (
-            ppo.init_learner(key_init, networks),
+        key, key_envs = jax.random.split(key)
+        carry = (
+            start,
             init_moments((env.observation_size,)),
             init_reward_scale(layout.num_envs),
             ppo.reset_envs(key_envs, env, layout.num_envs),
             key,
         )
-        (learner, moments, scale, _, _), metrics = jax.lax.scan(update, start, jnp.arange(updates))
+        (learner, moments, scale, _, _), metrics = jax.lax.scan(update, carry, jnp.arange(updates))
         return learner, moments, reward_factor(scale), metrics
 
     return networks, *jax.jit(run)(key)
@@ -74,7 +83,9 @@ def trained_values(env, observations, updates=100, **options):
     return networks.value(learner.params, obs) / factor, networks.policy(learner.params, obs)
 
 
-KINDS = pytest.mark.parametrize("num_actions", [None, 2], ids=["continuous", "discrete"])
+KINDS = pytest.mark.parametrize(
+    "num_actions", [None, pytest.param(2, marks=pytest.mark.slow)], ids=["continuous", "discrete"]
+)
 
 
 @KINDS

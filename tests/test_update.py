@@ -19,11 +19,13 @@ LAYOUT = Layout(num_envs=4, horizon=16, num_minibatches=4, num_epochs=2, hidden_
 
 
 def fresh(layout, observation_size=3, action_size=2, num_actions=None):
+    """Networks and a learner with arbitrary weights: at the true start means are almost zero and agree cheaply."""
     networks = make_networks(observation_size, action_size, num_actions, layout)
-    learner = jax.jit(lambda key: ppo.init_learner(key, networks))(jax.random.key(0))
-    # away from the start, where means are almost zero and agreement would be cheap
-    moved = jax.tree.map(lambda x: x + 0.1 * jax.random.normal(jax.random.key(1), x.shape), learner.params)
-    return networks, learner.replace(params=moved)
+    shapes = jax.eval_shape(lambda key: ppo.init_learner(key, networks), jax.random.key(0))
+    learner = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    rng = np.random.default_rng(0)
+    weights = jax.tree.map(lambda x: jnp.float32(rng.normal(0.0, 0.3, x.shape)), learner.params)
+    return networks, learner.replace(params=weights)
 
 
 def random_batch(key, networks, params, layout, observation_size=3):
@@ -52,15 +54,15 @@ def test_the_ratio_is_one_to_the_last_bit_before_any_step(sizes, layout):
     networks, learner = fresh(layout, *sizes)
 
     @jax.jit
-    def update(key, lr):
+    def update(learner, key, lr):
         batch = random_batch(key, networks, learner.params, layout, sizes[0])
         return ppo.ppo_update(key, learner, batch, networks, PPOHypers(), layout, lr)
 
-    _, metrics = update(jax.random.key(2), 1e-3)
+    _, metrics = update(learner, jax.random.key(2), 1e-3)
     assert metrics["ppo/first_log_ratio"] == 0.0
     assert metrics["ppo/approx_kl"] > 0.0 or layout.num_epochs == 1
     # without steps every minibatch is a first one: all samples, in all places of a minibatch
-    still, metrics = update(jax.random.key(2), 0.0)
+    still, metrics = update(learner, jax.random.key(2), 0.0)
     assert metrics["ppo/approx_kl"] == 0.0
     jax.tree.map(np.testing.assert_array_equal, still.params, learner.params)
 
