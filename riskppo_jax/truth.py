@@ -25,7 +25,7 @@ _FEASIBLE = 1e-3  # of the unconstrained violation: what counts as feasible when
 
 @dataclass(frozen=True)
 class Variant:
-    """A rule with everything it needs to run; step sizes are in units of the quantities' ranges.
+    """A rule with everything it needs to run; step sizes are in units of `Setup.sets`.
 
     Attributes:
       oracle: `best_response` solves the priced problem at every step, as the theorem assumes; `gradual` takes one
@@ -51,7 +51,7 @@ _DAMPED = Variant(sgda.Rule(), sgda.DualHypers(), "gradual", decay=100.0, hold=5
 VARIANTS: dict[str, Variant] = {
     "default": Variant(
         sgda.Rule("plain", "plain", "tight"),
-        sgda.DualHypers(lam_step=0.1, t_step=0.005),
+        sgda.DualHypers(lam_step=0.1, t_step=0.01),
         decay=100.0,
         hold=500,
         starts=16,
@@ -135,13 +135,25 @@ class Setup:
         return rewards[0], {name: -rewards[i + 1] for i, name in enumerate(self.names)}
 
     def sets(self, box: str) -> sgda.Sets:
-        """T and Lambda, with ranges as units."""
+        """T and Lambda. Slack is measured in the free policy's violation, t and prices by the quantities' ranges."""
         low, high = self.rewards.min(axis=1), self.rewards.max(axis=1)
         ranges = {name: (-high[i + 1], -low[i + 1]) for i, name in enumerate(self.names)}
         width = np.where(high > low, high - low, 1.0)
         price = jnp.asarray(width[0] / width[1:])
         raw = sgda.sets(self.problem, (low[0], high[0]), ranges, 20.0 * price, box)
-        return raw.replace(slack_unit=jnp.asarray(width[1:]), lam_unit=price, t_unit=tuple(width.tolist()))
+        # A step of t is as large as the steepest slope of g: 1/beta for CVaR. Measured in that, it chatters less.
+        slopes = [float(jnp.max(utility.dg(-w))) for utility, w in zip(self.problem.utilities, width, strict=True)]
+        t_unit = width / np.clip(slopes, 1.0, 20.0)
+        return raw.replace(
+            slack_unit=jnp.asarray(self.free_violation()), lam_unit=price, t_unit=tuple(t_unit.tolist())
+        )
+
+    def free_violation(self) -> np.ndarray:
+        """Violation of the policy that knows no constraint, per constraint; the range where it has none."""
+        mdp = self.instance.mdp
+        free = tabular.occupancy(mdp, tabular.best_response(mdp, mdp.rewards[0]))
+        slack = np.asarray(self.judge(free).slack)
+        return np.where(slack < 0, -slack, np.ptp(self.rewards[1:], axis=1))
 
     def priced(self, lam: Array, t: Aux) -> Array:
         return lagrangian.priced_reward(self.problem, lam, t, *self.batch)
@@ -168,14 +180,16 @@ def solve(
         starts = _starts(setup, sets, variant.starts, seed)
         keys = jax.random.split(jax.random.key(seed), variant.starts)
         chosen, trace = jax.jit(jax.vmap(lambda t, key: _run(setup, sets, variant, t, key, every)))(starts, keys)
-        chosen, trace, starts = jax.tree.map(np.asarray, (chosen, trace, starts))
-    nu, lam, t, judged = chosen
+        policy = jax.vmap(tabular.policy_of)(chosen[0])
+        scale = np.asarray(sets.slack_unit)
+        chosen, trace, starts, policy = jax.tree.map(np.asarray, (chosen, trace, starts, policy))
+    _, lam, t, judged = chosen
     # Chosen without looking at the stored optimum: the violation is measured by that of the free policy.
-    violation = np.max(np.maximum(-judged.slack, 0.0) / _free_violation(setup), axis=-1, initial=0.0)
+    violation = np.max(np.maximum(-judged.slack, 0.0) / scale, axis=-1, initial=0.0)
     feasible = violation <= _FEASIBLE
     best = int(np.argmax(np.where(feasible, judged.objective, -np.inf)) if feasible.any() else np.argmin(violation))
     outcome = Outcome(
-        policy=np.asarray(tabular.policy_of(nu[best])),
+        policy=policy[best],
         objective=float(judged.objective[best]),
         slack=judged.slack[best],
         lam=lam[best],
@@ -288,12 +302,3 @@ def _starts(setup: Setup, sets: sgda.Sets, count: int, seed: int) -> Aux:
         column[1:] = rng.permutation(column[1:]) if i else column[1:]
         columns.append(jnp.asarray(column))
     return tuple(columns)
-
-
-def _free_violation(setup: Setup) -> np.ndarray:
-    """Violation of the policy that knows no constraint, per constraint; the range where it has none."""
-    with jax.enable_x64(True):
-        mdp = setup.instance.mdp
-        free = tabular.occupancy(mdp, tabular.best_response(mdp, mdp.rewards[0]))
-        slack = np.asarray(setup.judge(free).slack)
-    return np.where(slack < 0, -slack, np.ptp(setup.rewards[1:], axis=1))

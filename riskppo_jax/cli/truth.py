@@ -1,7 +1,9 @@
 """`riskppo truth DIR`: descent-ascent with an exact oracle against stored optima, as a table and one line."""
 
 import argparse
+import os
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,33 +53,20 @@ def run(args: argparse.Namespace) -> int:
             "instance", "objective", "P*", "t", "lambda", "OCE (threshold)", "gap", "viol.", "t err.", "since", ""
         )
     )
-    scores = []
     for path, instance in loaded:
+        if instance is not None and instance.solution is None:
+            raise UserError(f"{path}: field `solution` accepts a value, and is missing")
         if instance is None:
             print(f"{path.stem:<24} skipped: no `transitions` in it")
-            continue
-        if instance.solution is None:
-            raise UserError(f"{path}: field `solution` accepts a value, and is missing")
-        outcome, trace = truth.solve(instance, variant, args.seed)
-        score = truth.score(instance, outcome.objective, outcome.slack, outcome.t)
-        scores.append(score)
-        since = truth.settled(instance, outcome, trace)
-        values = [f"{s + b:.4f} ({b:g})" for s, b in zip(outcome.slack, instance.thresholds, strict=True)]
-        known = [t for t, best in zip(outcome.t, instance.solution.t_interval, strict=True) if best is not None]
-        print(
-            _COLUMNS.format(
-                instance.name[:24],
-                f"{outcome.objective:.6f}",
-                f"{instance.solution.objective:.6f}",
-                _join(known),
-                _join(outcome.lam),
-                " ".join(values),
-                *(f"{100 * error:.2f}%" for error in score),
-                since if since is not None and score.solved else "-",
-                "solved" if score.solved else "MISSED",
-            ),
-            flush=True,
-        )
+    instances = [instance for _, instance in loaded if instance is not None]
+    scores = []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # compiling and running both leave Python's lock alone
+        runs = [pool.submit(truth.solve, instance, variant, args.seed) for instance in instances]
+        for instance, future in zip(instances, runs, strict=True):
+            outcome, trace = future.result()
+            score = truth.score(instance, outcome.objective, outcome.slack, outcome.t)
+            scores.append(score)
+            print(_row(instance, outcome, score, truth.settled(instance, outcome, trace)), flush=True)
     if not scores:
         raise UserError(f"{args.directory}: accepts a folder with at least one instance that has `transitions`")
     solved = sum(score.solved for score in scores)
@@ -87,6 +76,22 @@ def run(args: argparse.Namespace) -> int:
         f"violation_max={violation:.3g} t_error_max={t_error:.3g}"
     )
     return 0 if solved == len(scores) else 1
+
+
+def _row(instance, outcome, score, since: int | None) -> str:
+    values = [f"{s + b:.4f} ({b:g})" for s, b in zip(outcome.slack, instance.thresholds, strict=True)]
+    known = [t for t, best in zip(outcome.t, instance.solution.t_interval, strict=True) if best is not None]
+    return _COLUMNS.format(
+        instance.name[:24],
+        f"{outcome.objective:.6f}",
+        f"{instance.solution.objective:.6f}",
+        _join(known),
+        _join(outcome.lam),
+        " ".join(values),
+        *(f"{100 * error:.2f}%" for error in score),
+        since if since is not None and score.solved else "-",
+        "solved" if score.solved else "MISSED",
+    )
 
 
 def _instance_paths(directory: Path) -> list[Path]:
