@@ -13,6 +13,7 @@ _LAZY = {
     "Constraint": "riskppo_jax.risk.lagrangian",
     "Problem": "riskppo_jax.risk.lagrangian",
     "oce": "riskppo_jax.risk",
+    "priced_reward": "riskppo_jax.risk.lagrangian",
 }
 
 # modules that are public as a whole
