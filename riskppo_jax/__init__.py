@@ -1,6 +1,10 @@
 """Risk-averse constrained reinforcement learning in one compiled JAX program."""
 
 import importlib
+import os
+
+# XLA warns at length about every program it finds in its compilation cache on a CPU; no harm is meant
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 # public name -> module it lives in; imported on first use, so that `import riskppo_jax` stays light
 _LAZY = {

@@ -178,7 +178,6 @@ def test_own_environments_can_be_registered(monkeypatch):
         rp.make_env("Mine-v0", noise=1)
 
 
-@pytest.mark.slow
 def test_mjx_programs_lower_for_accelerators():
     env = rp.make_env("SafetySwimmerVelocity-v1", engine="mjx")
     state = jax.eval_shape(jax.vmap(env.reset), jax.random.split(jax.random.key(0), 4))

@@ -1,7 +1,20 @@
 """MuJoCo in pure JAX: MJX, with its `jax` or its `warp` implementation.
 
-Only what must survive a step is carried (a few hundred bytes); `mjx.Data`, tens of kilobytes, is rebuilt inside.
-MJX is told the solver and iteration counts a task asks for, because a batch waits for its slowest world.
+Only what must survive a step is carried (a few hundred bytes); `mjx.Data`, tens of kilobytes, is rebuilt
+inside.
+
+Solver counts: at most 20 Newton iterations with 6 refinements of the step length each. Worlds stop on their
+own when they have arrived, most after two or three, and a batch runs as long as its slowest world. Largest
+error of an observation after one step, float32, against the original's records of 320 samples each:
+
+    most Newton x refinements    20 x 6    12 x 10    8 x 6     4 x 4
+    HalfCheetah                  9e-4
+    Hopper                       3e-6      (3 x 3: the same)
+    Swimmer                      4e-6
+    Walker2d                     1e-4      9e-5       9e-5      1.6e-1 (4 samples did not converge)
+    Ant                          2e-5      1e-5 (10 x 8)
+
+What is left is rounding: all of it lies within 1e-4 + 20 times what rounding the inputs does to the original.
 """
 
 from collections.abc import Mapping

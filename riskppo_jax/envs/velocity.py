@@ -43,7 +43,7 @@ class Task:
     speed: str = "signed"  # the speed the benchmark charges for
     point: tuple[str, str | int] = ("qpos", 0)  # whose displacement is the velocity
     fields: tuple[str, ...] = ("qpos", "qvel")
-    solver: Mapping[str, Any] = field(default_factory=dict)  # for MJX, see engines/mjx.py
+    solver: Mapping[str, Any] = field(default_factory=dict)  # MJX's; the default suits all, see engines/mjx.py
 
 
 def _none(qpos: Array, qvel: Array) -> Array:
