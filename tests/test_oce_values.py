@@ -135,7 +135,8 @@ def solve(measure, x, weights, dtype):
 
 def expectations(measure, x, weights, t, dtype):
     """`E[t + g(X - t)]` and its derivative, averaged in double precision."""
-    pointwise = (of(padded(x, 0.0, dtype), t.astype(dtype)) for of in (measure.pointwise, measure.pointwise_dt))
+    where = padded(x, 0.0, dtype), t.astype(dtype)
+    pointwise = measure.pointwise(*where), measure.pointwise_dt(*where)
     return [weights @ np.asarray(part, float)[: x.size] for part in pointwise]
 
 

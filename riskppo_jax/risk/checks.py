@@ -24,7 +24,7 @@ def parameter(
             known = np.asarray(value, dtype=float)
         except (TypeError, ValueError):
             raise UserError(f"{name}: expected a number in {described}, got {value!r}") from None
-        if not np.all(accepts(known)):
+        if known.size == 0 or not np.all(accepts(known)):
             raise UserError(f"{name}={_show(known)}: accepts {described}")
         return value if isinstance(value, jax.Array | float) else known if known.ndim else float(known)
     value = jnp.asarray(value)

@@ -1,4 +1,8 @@
-"""The utilities, one class each. Build them with the functions of `risk.oce`, which check the parameters."""
+"""The utilities, one class each. Build them with the functions of `risk.oce`, which check the parameters.
+
+What is differentiated uses `where`, not `maximum`: compiled, the argument of a maximum may be rounded in two
+ways, once for its value and once to ask which side that came from, and then the derivative is zero.
+"""
 
 from typing import ClassVar
 
@@ -30,7 +34,7 @@ class Mean(Utility):
     def identified(self) -> ArrayLike:
         return False
 
-    def _t_star(self, x: Array, p: Array) -> Array:
+    def _t_above(self, x: Array, p: Array) -> Array:
         return expect(p, x)
 
 
@@ -132,8 +136,9 @@ class Entropic(Utility):
 
     def g(self, u: ArrayLike) -> Array:
         z = -self.gamma * u
-        beyond = jnp.maximum(z - MAX_EXPONENT, 0.0)  # not z - min(z, cap), whose derivative cancels badly
-        return -(jnp.expm1(jnp.minimum(z, MAX_EXPONENT)) + beyond * jnp.exp(MAX_EXPONENT)) / self.gamma
+        far = z > MAX_EXPONENT
+        beyond = jnp.where(far, z - MAX_EXPONENT, 0.0)  # not z - min(z, cap), whose derivative cancels badly
+        return -(jnp.expm1(jnp.where(far, MAX_EXPONENT, z)) + beyond * jnp.exp(MAX_EXPONENT)) / self.gamma
 
     def dg(self, u: ArrayLike) -> Array:
         return jnp.exp(jnp.minimum(-self.gamma * u, MAX_EXPONENT))
@@ -169,7 +174,7 @@ class Quadratic(Utility):
     def g_sup(self) -> ArrayLike:
         return 0.5 / self.c
 
-    def _t_star(self, x: Array, p: Array) -> Array:
+    def _t_above(self, x: Array, p: Array) -> Array:
         return expect(p, x)
 
 
@@ -180,7 +185,7 @@ class MonotoneQuadratic(Utility):
     c: ArrayLike
 
     def g(self, u: ArrayLike) -> Array:
-        u = jnp.minimum(u, 1.0 / self.c)
+        u = jnp.where(u > 1.0 / self.c, 1.0 / self.c, u)
         return u - 0.5 * self.c * jnp.square(u)
 
     def dg(self, u: ArrayLike) -> Array:
@@ -214,9 +219,9 @@ class Polynomial(Utility):
     def _parts(self, u: ArrayLike) -> tuple[Array, Array, Array]:
         """Whether `g` is flat at `u`; `ln(1 - c u)`, capped before its power overflows; what is beyond."""
         flat = self.c * u >= 1.0
-        cap = MAX_EXPONENT / self.k
-        log_base = jnp.minimum(jnp.log1p(jnp.where(flat, 0.0, -self.c * u)), cap)
-        return flat, log_base, jnp.maximum(1.0 - self.c * u - jnp.exp(cap), 0.0)
+        extra, cap = jnp.where(flat, 0.0, -self.c * u), MAX_EXPONENT / self.k
+        far = jnp.log1p(extra) > cap
+        return flat, jnp.where(far, cap, jnp.log1p(extra)), jnp.where(far, 1.0 + extra - jnp.exp(cap), 0.0)
 
 
 class Log(Utility):
@@ -234,10 +239,10 @@ class Log(Utility):
         return jnp.where(outside, jnp.inf, self.a / jnp.where(outside, 1.0, self.a + u))
 
     def pointwise(self, x: ArrayLike, t: ArrayLike) -> Array:
-        return t + self.g(jnp.maximum(x - t, -self.a * (1.0 - _LOG_EDGE)))
+        return t + self.g(self._inside(x - t))
 
     def pointwise_dt(self, x: ArrayLike, t: ArrayLike) -> Array:
-        return 1.0 - self.dg(jnp.maximum(x - t, -self.a * (1.0 - _LOG_EDGE)))
+        return 1.0 - self.dg(self._inside(x - t))
 
     def t_interval(self, x_min: ArrayLike, x_max: ArrayLike) -> tuple[Array, Array]:
         if checks.is_concrete(x_min) and not np.all(np.isfinite(x_min)):
@@ -252,8 +257,13 @@ class Log(Utility):
     def _value(self, x: Array, p: Array) -> Array:
         low, s, y = jax.lax.stop_gradient(self._margins(x, p))
         u = (x - low - s) / self.a
-        logs = jnp.where(u > -0.5, jnp.log1p(jnp.maximum(u, -0.5)), jnp.log((x - low + y) / self.a))
+        near = u > -0.5
+        logs = jnp.where(near, jnp.log1p(jnp.where(near, u, 0.0)), jnp.log((x - low + y) / self.a))
         return low + s + self.a * expect(p, logs)
+
+    def _inside(self, u: Array) -> Array:
+        edge = -self.a * (1.0 - _LOG_EDGE)
+        return jnp.where(u < edge, edge, u)
 
     def _margins(self, x: Array, p: Array) -> tuple[Array, Array, Array]:
         """The smallest sample, and the distance of `t*` to it, `s`, and to the domain's edge, `y = a - s`."""
@@ -279,9 +289,9 @@ class SmoothedCVaR(Utility):
     m: ArrayLike
 
     def g(self, u: ArrayLike) -> Array:
-        width = self.beta * self.m
-        middle = jnp.clip(u, -(1.0 - self.beta) * self.m, width)
-        below = jnp.minimum(u - middle, 0.0)
+        width, start = self.beta * self.m, -(1.0 - self.beta) * self.m
+        middle = jnp.where(u < start, start, jnp.where(u > width, width, u))
+        below = jnp.where(u < start, u - start, 0.0)
         return middle - jnp.square(middle) / (2.0 * width) + below / self.beta
 
     def dg(self, u: ArrayLike) -> Array:

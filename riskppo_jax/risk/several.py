@@ -90,7 +90,8 @@ class EVaR(Utility):
     def _value(self, x: Array, p: Array) -> Array:
         t = jax.lax.stop_gradient(self._t_star(x, p))
         found = Entropic(1.0 / t[1])._value(x, p) + t[1] * jnp.log(self.alpha)
-        return jnp.maximum(found, jnp.min(x))  # the limit s -> 0 where the smallest sample has mass >= alpha
+        low = jnp.min(x)  # the limit s -> 0, where the smallest sample has mass alpha or more
+        return jnp.where(found < low, low, found)
 
     def _scale(self, x: Array, p: Array) -> Array:
         """Maximiser of the concave `s -> -s ln E exp(-X/s) + s ln(alpha)`, by bisection on ln s."""

@@ -30,8 +30,8 @@ class Utility:
     _parameter_ndim: ClassVar[int] = 0
 
     def __init_subclass__(cls) -> None:
-        # Not by `register_dataclass`, as flax does: then the tree structures of two classes with as many fields
-        # compare equal, and `jit` may run the program of the one for the other.
+        # Not by `register_dataclass`, as flax does: then the tree structures of classes with as many fields
+        # are equal, and `jit` may run the program of one for another.
         names = [field.name for field in dataclasses.fields(dataclasses.dataclass(frozen=True)(cls))]
         key = jax.tree_util.GetAttrKey
         jax.tree_util.register_pytree_with_keys(
@@ -90,7 +90,7 @@ class Utility:
     def t_star(self, x: ArrayLike, weights: ArrayLike | None = None) -> Array:
         """A maximiser of `t + E[g(X - t)]` on weighted samples."""
         x, p, valid = self._checked(x, weights)
-        return jnp.where(valid, self._t_star(x, p), jnp.nan)
+        return _maximiser(self, x, p) * jnp.where(valid, 1.0, jnp.nan)
 
     def value(self, x: ArrayLike, weights: ArrayLike | None = None) -> Array:
         """`S_g` of weighted samples. Its gradient in `x` is `p g'(x - t*)`, by the envelope theorem.
@@ -98,7 +98,7 @@ class Utility:
         Where `t*` is a sample on a kink, as for CVaR, the samples at `t*` share what is left to a sum of one.
         """
         x, p, valid = self._checked(x, weights)
-        return jnp.where(valid, self._value(x, p), jnp.nan)
+        return _supremum(self, x, p) * jnp.where(valid, 1.0, jnp.nan)  # a product: so is the gradient
 
     def config(self) -> dict:
         """`{"name": ..., parameter: number, ...}`, which `oce.from_config` turns back into this utility."""
@@ -119,16 +119,24 @@ class Utility:
         x, p, valid = checks.samples(x, weights)
         return x, p, valid & self._sound
 
+    # Both measure from the smallest sample: float32 keeps its digits under a large offset.
     def _t_star(self, x: Array, p: Array) -> Array:
-        """Bisection on the derivative `E[g'(X - t) - 1]`, which does not decrease in `t`."""
-        low = jnp.min(x)  # measured from the smallest sample: float32 keeps its digits under a large offset
-        above = x - low
-        slope = lambda s: expect(p, self.dg(above - s) - 1.0)  # noqa: E731
-        return low + bisect(slope, jnp.zeros_like(low), jnp.max(above))
+        low = jnp.min(x)
+        return low + self._t_above(x - low, p)
 
     def _value(self, x: Array, p: Array) -> Array:
-        t = jax.lax.stop_gradient(self._t_star(x, p))
-        return t + expect(p, self.g(x - t))
+        low = jax.lax.stop_gradient(jnp.min(x))
+        t = jax.lax.stop_gradient(self._t_above(x - low, p))
+        return low + (t + expect(p, self.g(x - low - t)))
+
+    def _t_above(self, x: Array, p: Array) -> Array:
+        """A maximiser where the smallest sample is 0: the root of `E[g'(X - t) - 1]`, which rises in `t`."""
+        return bisect(lambda t: expect(p, self.dg(x - t) - 1.0), jnp.zeros_like(x, shape=()), jnp.max(x))
+
+
+# Compiled, because a loop outside `jit` is compiled anew in each call.
+_maximiser = jax.jit(lambda utility, x, p: utility._t_star(x, p))
+_supremum = jax.jit(lambda utility, x, p: utility._value(x, p))
 
 
 def expect(p: Array, y: Array) -> Array:
