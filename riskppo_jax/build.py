@@ -157,7 +157,7 @@ def _constraints(settings: Settings, env: Env) -> tuple[Constraint, ...]:
 
 def _threshold(own: Any, name: str, settings: Settings, env: Env) -> float:
     value = settings.threshold if own is None else own
-    if value is None or isinstance(value, str):
+    if own is None and (value is None or isinstance(value, str)):  # a word has chosen the task's own limits
         if name not in env.thresholds:
             raise UserError(f"threshold: the task has no usual limit for {name}; accepts a number")
         return float(env.thresholds[name])

@@ -1,0 +1,176 @@
+"""Wrong settings: each ends with exit code 2 and one line that names the setting and what it accepts."""
+
+import os
+from pathlib import Path
+
+import pytest
+from tabular_cli import ID
+
+from riskppo_jax.cli import main
+
+HOPPER = "env=SafetyHopperVelocity-v1"
+
+# words after `riskppo train`, then what the line must contain
+CASES = [
+    # names that do not exist, with a suggestion where one is near
+    (["env=SafetyHoperVelocity-v1"], ["env=SafetyHoperVelocity-v1", "SafetyHopperVelocity-v1"]),
+    (["env=Pong"], ["env=Pong", "accepts"]),
+    (["algo=riskpo"], ["algo=riskpo", "did you mean riskppo", "ppo_lagrangian"]),
+    (["algo="], ["algo", "accepts", "riskppo"]),
+    (["risk=cvra"], ["risk=cvra", "did you mean cvar", "entropic"]),
+    (["objective=entropik"], ["objective=entropik", "did you mean entropic"]),
+    (["experiment=hoper"], ["experiment=hoper", "did you mean hopper"]),
+    (["engine=nativ"], ["engine=nativ", "did you mean native", "mjx"]),
+    (["engine=warp"], ["engine=warp", "not available", "accepts"]),
+    (["total_step=1000"], ["total_step", "did you mean total_steps"]),
+    (["layout.num_env=4"], ["layout.num_env", "did you mean layout.num_envs"]),
+    (["dual.lam_stepp=0.1"], ["dual.lam_stepp", "did you mean dual.lam_step"]),
+    (["sweep.seed=3"], ["sweep.seed", "-m"]),
+    # words that are no settings
+    (["hopper"], ["hopper", "key=value"]),
+    (["=3"], ["=3", "key=value"]),
+    (["risk.beta=[0.1"], ["risk.beta", "accepts key=value"]),
+    (["env=a,b"], ["env=a,b", "-m"]),
+    # numbers of the wrong kind
+    (["total_steps=many"], ["total_steps=many", "whole number"]),
+    (["total_steps=1000.5"], ["total_steps=1000.5", "whole number"]),
+    (["seed=one"], ["seed=one", "whole number"]),
+    (["resume=maybe"], ["resume=maybe", "true or false"]),
+    (["noise=loud"], ["noise=loud", "number"]),
+    (["layout.hidden_sizes=[64,wide]"], ["layout.hidden_sizes", "whole numbers"]),
+    (["layout.hidden_sizes=64"], ["layout.hidden_sizes=64", "whole numbers"]),
+    # numbers outside their range
+    (["total_steps=0"], ["total_steps=0", "accepts"]),
+    (["total_steps=-5"], ["total_steps=-5", "accepts"]),
+    (["total_steps=100"], ["total_steps=100", "at least", "2048"]),
+    (["seed=-1"], ["seed=-1", "from 0"]),
+    (["layout.num_envs=0"], ["layout.num_envs=0", "1 or larger"]),
+    (["layout.horizon=-1"], ["layout.horizon=-1", "1 or larger"]),
+    (["layout.num_minibatches=7"], ["layout.num_minibatches=7", "divisor", "such as 8"]),
+    (["layout.num_epochs=0"], ["layout.num_epochs=0", "1 or larger"]),
+    (["layout.hidden_sizes=[0]"], ["layout.hidden_sizes=0", "1 or larger"]),
+    (["layout.activation=sigmoid"], ["layout.activation", "tanh"]),
+    (["ppo.gamma=1.5"], ["ppo.gamma=1.5", "0 to 1"]),
+    (["ppo.clip=0"], ["ppo.clip=0", "above 0"]),
+    (["ppo.lr=nan"], ["ppo.lr=nan", "accepts"]),
+    (["ppo.max_grad_norm=-1"], ["ppo.max_grad_norm=-1", "above 0"]),
+    (["dual.lam=adamm"], ["dual.lam", "adam", "plain"]),
+    (["dual.t=median"], ["dual.t", "quantile"]),
+    (["dual.box=open"], ["dual.box", "tight"]),
+    (["dual.lam_step=-0.1"], ["dual.lam_step=-0.1", "from 0"]),
+    (["dual.lam_max=0"], ["dual.lam_max=0", "above 0"]),
+    (["dual.lam_init=30"], ["dual.lam_init=30", "dual.lam_max"]),
+    (["dual.lam_growth=0.5"], ["dual.lam_growth=0.5", "from 1"]),
+    (["dual.t_init=inf"], ["dual.t_init=inf", "finite"]),
+    (["dual.smoothed=true", "dual.t=quantile"], ["dual.smoothed", "accepts"]),
+    (["scheme.dual_rollout=stale"], ["scheme.dual_rollout=stale", "fresh"]),
+    (["scheme.dual_policy=mean"], ["scheme.dual_policy=mean", "fresh"]),
+    (["log.every=0"], ["log.every=0", "from 1"]),
+    (["checkpoint.keep=0"], ["checkpoint.keep=0", "from 1"]),
+    (["checkpoint.seconds=-1"], ["checkpoint.seconds=-1", "0 or more"]),
+    (["eval.episodes=0"], ["eval.episodes=0", "from 1"]),
+    # risks
+    (["risk.beta=0"], ["risk.beta=0", "(0, 1]"]),
+    (["risk.beta=1.5"], ["risk.beta=1.5", "(0, 1]"]),
+    (["risk.beta=nan"], ["risk.beta=nan", "(0, 1]"]),
+    (["risk.beta=small"], ["risk.beta", "(0, 1]", "small"]),
+    (["risk.gamma=2"], ["risk.gamma", "risk.beta"]),
+    (["risk=entropic", "risk.beta=0.3"], ["risk.beta", "risk.gamma"]),
+    (["risk=spectral", "risk.kappas=[0.5,0.9]"], ["risk.kappas", "sum 1"]),
+    (["objective=cvar", "objective.beta=2"], ["objective.beta=2", "(0, 1]"]),
+    (["risk.name=cvra"], ["risk='cvra'", "cvar"]),
+    # thresholds and constraints
+    ([HOPPER, "threshold=-0.1"], ["threshold=-0.1", "from 0 to 10"]),
+    ([HOPPER, "threshold=nan"], ["threshold=nan", "accepts"]),
+    ([HOPPER, "threshold=low"], ["threshold=low", "paper"]),
+    ([HOPPER, "threshold=99"], ["threshold=99", "range of velocity"]),
+    (["env=SafetyAntVelocity-v1", "threshold=paper"], ["thresholds=paper", "accepts v1"]),
+    ([HOPPER, "constraints=[speed]"], ["constraints", "speed", "velocity"]),
+    ([HOPPER, "constraints=velocity"], ["constraints=velocity", "list"]),
+    ([HOPPER, "constraints=[{threshold: 1}]"], ["constraints", "name"]),
+    ([HOPPER, "constraints=[{name: velocity, beta: 0.1}]"], ["constraints", "beta", "threshold"]),
+    ([HOPPER, "constraints=[{name: velocity, risk: {name: cvar, beta: 3}}]"], ["risk.beta=3", "(0, 1]"]),
+    ([HOPPER, "constraints=[{name: velocity, threshold: fast}]"], ["threshold", "fast", "number"]),
+    # the environment's own
+    ([HOPPER, "noise=-0.1"], ["noise=-0.1", ">= 0"]),
+    ([HOPPER, "env.speed=slow"], ["speed='slow'", "planar"]),
+    ([HOPPER, "env.gravity=3"], ["gravity", "accepts", "time_limit"]),
+    ([HOPPER, "env.time_limit=0"], ["time_limit=0", "positive"]),
+    ([HOPPER, "env.noise=0.1"], ["env.noise", "noise"]),
+    ([f"env={ID}", "noise=0.1"], ["noise=0.1", "option"]),
+    # places
+    (["output="], ["output", "accepts"]),
+    (["resume=true"], ["resume=true", "output"]),
+]
+
+
+@pytest.mark.parametrize(("words", "named"), CASES, ids=lambda value: " ".join(value)[:60])
+def test_one_line_names_the_setting(words, named, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("riskppo_jax.run._loop", lambda *_: pytest.fail("training began"))
+    assert main(["train", *words]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and said.startswith("riskppo: "), said
+    for part in named:
+        assert part in said, said
+    assert not list(tmp_path.iterdir()), "nothing may be written for settings that are refused"
+
+
+def test_there_are_forty():
+    assert len(CASES) >= 40
+
+
+def test_output_under_a_file(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert main(["train", HOPPER, f"output={tmp_path}/file/run"]) == 2
+    said = capsys.readouterr().err
+    assert "output=" in said and "accepts a folder" in said and said.count("\n") == 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_output_that_cannot_be_written(capsys, tmp_path):
+    tmp_path.chmod(0o500)
+    assert main(["train", HOPPER, f"output={tmp_path}/run"]) == 2
+    assert "output=" in capsys.readouterr().err
+
+
+def test_output_that_holds_a_run(capsys, tmp_path):
+    (tmp_path / "config.yaml").write_text("seed: 0\n")
+    assert main(["train", HOPPER, f"output={tmp_path}"]) == 2
+    said = capsys.readouterr().err
+    assert "already holds a run" in said and "resume=true" in said
+
+
+def test_resume_into_a_damaged_config(capsys, tmp_path):
+    (tmp_path / "config.yaml").write_text("colour: red\n")
+    assert main(["train", HOPPER, f"output={tmp_path}", "resume=true"]) == 2
+    said = capsys.readouterr().err
+    assert "does not fit this version" in said and said.count("\n") == 1
+
+
+def test_resume_into_another_task(capsys, tmp_path):
+    from riskppo_jax.run import prepare
+    from riskppo_jax.settings import read_settings
+
+    held = read_settings([HOPPER, f"output={tmp_path}"])
+    assert not prepare(held, tmp_path)
+    assert main(["train", "env=SafetySwimmerVelocity-v1", f"output={tmp_path}", "resume=true"]) == 2
+    said = capsys.readouterr().err
+    assert "env.id" in said and "SafetyHopperVelocity-v1" in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["evaluate", "nowhere"], ["nowhere", "run directory"]),
+        (["evaluate", "nowhere", "--episodes", "0"], ["--episodes 0", "1 or larger"]),
+        (["export", "nowhere", "policy.npz"], ["nowhere", "run directory"]),
+        (["export", "nowhere", "policy.txt"], ["policy.txt", ".npz"]),
+    ],
+)
+def test_other_verbs(words, named, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and all(part in said for part in named), said
+    assert Path("policy.npz").exists() is False
