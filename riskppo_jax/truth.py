@@ -149,11 +149,12 @@ class Setup:
         )
 
     def free_violation(self) -> np.ndarray:
-        """Violation of the policy that knows no constraint, per constraint; the range where it has none."""
+        """Violation of the policy that knows no constraint, per constraint; the range where it has hardly any."""
         mdp = self.instance.mdp
         free = tabular.occupancy(mdp, tabular.best_response(mdp, mdp.rewards[0]))
         slack = np.asarray(self.judge(free).slack)
-        return np.where(slack < 0, -slack, np.ptp(self.rewards[1:], axis=1))
+        width = np.ptp(self.rewards[1:], axis=1)
+        return np.where(-slack > 0.01 * width, -slack, width)
 
     def priced(self, lam: Array, t: Aux) -> Array:
         return lagrangian.priced_reward(self.problem, lam, t, *self.batch)

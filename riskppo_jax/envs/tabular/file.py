@@ -165,7 +165,8 @@ class _Reader:
             t_interval=t_interval,
             lam=tuple(self.numbers("solution.lambda_star", (count,)).tolist()),
             objective_scale=abs(objective - best) or 1.0,
-            violation_scale=tuple(np.where(slack < 0, -slack, -slack.min() if slack.min() < 0 else 1.0).tolist()),
+            # a constraint the free policy meets is measured by the worst of the others
+            violation_scale=tuple(np.where(slack < -1e-6, -slack, -slack.min() if slack.min() < -1e-6 else 1.0).tolist()),
         )
 
 
