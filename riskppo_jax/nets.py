@@ -58,8 +58,7 @@ class Head(nn.Module):
         kernel = self.param("kernel", init, (x.shape[-1], self.outputs))
         bias = self.param("bias", nn.initializers.zeros, (self.outputs,))
         if self.outputs == 1:
-            # XLA compiles a matrix times a vector differently with and without its gradient, and rounds
-            # differently; a sum of products comes out the same everywhere
+            # XLA rounds a matrix times a vector in its own way wherever it stands; a sum of products, less so
             return jnp.sum(x * kernel[:, 0], -1, keepdims=True) + bias
         return x @ kernel + bias
 

@@ -11,6 +11,7 @@ from riskppo_jax.solvers.ppo.losses import (
     Batch,
     clipped_surrogate,
     clipped_value_error,
+    log_ratio,
     ppo_loss,
     standardize,
     value_error,
@@ -32,6 +33,15 @@ def test_the_surrogate_is_pessimistic(ratio, advantage, loss, slope):
     value, grad = jax.value_and_grad(clipped_surrogate)(jnp.log(ratio), advantage, 0.2)
     np.testing.assert_allclose(value, loss, rtol=1e-6)
     np.testing.assert_allclose(grad, slope, rtol=1e-6)
+
+
+def test_the_log_ratio_forgives_rounding_and_nothing_else():
+    acting = jnp.array([-20.0, 0.5, -20.0, 0.5])
+    log_prob = acting + jnp.array([4e-6, 1e-7, 1e-3, -1e-4])
+    got = jax.jit(log_ratio)(log_prob, acting)
+    np.testing.assert_array_equal(got[:2], 0.0)
+    np.testing.assert_allclose(got[2:], [1e-3, -1e-4], rtol=0.02)
+    np.testing.assert_array_equal(jax.grad(lambda x: log_ratio(x, acting).sum())(log_prob), 1.0)
 
 
 def test_value_errors():

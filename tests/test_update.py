@@ -64,6 +64,11 @@ def test_the_ratio_is_one_to_the_last_bit_before_any_step(sizes, layout):
     # without steps every minibatch is a first one: all samples, in all places of a minibatch
     still, metrics = update(learner, jax.random.key(2), 0.0)
     assert metrics["ppo/approx_kl"] == 0.0
+    # a batch of other weights is not taken for one of these
+    moved = jax.tree.map(lambda x: x * 1.001, learner.params)
+    batch = jax.jit(lambda key: random_batch(key, networks, moved, layout, sizes[0]))(jax.random.key(2))
+    loss = jax.jit(lambda params: ppo_loss(params, batch, networks, PPOHypers(), layout)[1])
+    assert loss(learner.params)["ppo/first_log_ratio"] > 1e-4
     jax.tree.map(np.testing.assert_array_equal, still.params, learner.params)
 
 

@@ -2,11 +2,14 @@
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from riskppo_jax.config import Layout, PPOHypers
 from riskppo_jax.nets import Networks, Params
 from riskppo_jax.types import Array, ArrayLike, Metrics
+
+ROUNDING = 1e-5  # relative; some eighty units in the last place of a float32
 
 
 class Batch(NamedTuple):
@@ -25,6 +28,16 @@ def clipped_surrogate(log_ratio: Array, advantage: Array, clip: ArrayLike) -> Ar
     """`max(-w A, -clip(w, 1 - clip, 1 + clip) A)` with `w = exp(log_ratio)`, a loss per sample."""
     ratio = jnp.exp(log_ratio)
     return jnp.maximum(-ratio * advantage, -jnp.clip(ratio, 1.0 - clip, 1.0 + clip) * advantage)
+
+
+def log_ratio(log_prob: Array, acting: Array) -> Array:
+    """`log_prob - acting`, and exactly 0 where the two agree up to rounding; the gradient is that of `log_prob`.
+
+    XLA rounds a log-probability differently where its gradient is taken as well, by a few units in the last
+    place. Such a difference says nothing about the policy, and weights that have not moved have ratio 1.
+    """
+    same = jnp.abs(log_prob - acting) <= ROUNDING * jnp.maximum(1.0, jnp.abs(acting))
+    return log_prob - jnp.where(same, jax.lax.stop_gradient(log_prob), acting)
 
 
 def value_error(value: Array, target: Array) -> Array:
@@ -54,7 +67,7 @@ def ppo_loss(
 ) -> tuple[Array, Metrics]:
     """`policy + value_coef * value - entropy_coef * entropy` over a minibatch, with what to log of it."""
     law = networks.policy(params, batch.obs)
-    log_ratio = law.log_prob(batch.action) - batch.log_prob
+    log_w = log_ratio(law.log_prob(batch.action), batch.log_prob)
     advantage = standardize(batch.advantage, batch.weight) if layout.normalize_advantages else batch.advantage
     value = networks.value(params, batch.obs)
     if layout.clip_value_loss:
@@ -62,17 +75,17 @@ def ppo_loss(
     else:
         error = value_error(value, batch.target)
 
-    policy_loss = weighted_mean(clipped_surrogate(log_ratio, advantage, hypers.clip), batch.weight)
+    policy_loss = weighted_mean(clipped_surrogate(log_w, advantage, hypers.clip), batch.weight)
     value_loss = weighted_mean(error, batch.weight)
     entropy = weighted_mean(law.entropy(), batch.weight)
     loss = policy_loss + hypers.value_coef * value_loss - hypers.entropy_coef * entropy
-    ratio = jnp.exp(log_ratio)
+    ratio = jnp.exp(log_w)
     return loss, {
         "ppo/loss": loss,
         "ppo/policy_loss": policy_loss,
         "ppo/value_loss": value_loss,
         "ppo/entropy": entropy,
-        "ppo/approx_kl": weighted_mean(ratio - 1.0 - log_ratio, batch.weight),
+        "ppo/approx_kl": weighted_mean(ratio - 1.0 - log_w, batch.weight),
         "ppo/clip_fraction": weighted_mean((jnp.abs(ratio - 1.0) > hypers.clip) * 1.0, batch.weight),
-        "ppo/first_log_ratio": jnp.max(jnp.abs(log_ratio)),
+        "ppo/first_log_ratio": jnp.max(jnp.abs(log_w)),
     }

@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from riskppo_jax.config import Layout
 from riskppo_jax.envs.base import Env, State
@@ -71,7 +70,11 @@ def rollout(
         after = step_envs(envs, action)
         next_value = networks.value(params, normalize(moments, after.final_obs, obs_clip))
         # the guard counts a world's divergences; a step in which the count did not rise is a good one
-        valid = after.info["diverged"] == envs.info["diverged"] if "diverged" in after.info else after.reward == after.reward
+        valid = (
+            after.info["diverged"] == envs.info["diverged"]
+            if "diverged" in after.info
+            else after.reward == after.reward
+        )
         seen = (after.reward, after.cost, after.constraints, after.terminated, after.truncated)
         return after, (envs.obs, action, next_value, *seen, valid)
 
@@ -100,8 +103,8 @@ def evaluate_actions(
 ) -> tuple[Array, Array]:
     """Log-probabilities of the actions and values of the normalised observations, `[T, N]` each.
 
-    Both are computed after the rollout in pieces as large as a minibatch: a matrix product of another height
-    may round otherwise, and the first probability ratio of an update is to be 1 to the last bit.
+    Both are computed after the rollout in pieces as large as a minibatch, as the loss will: a matrix product
+    of another height may round otherwise, and the first probability ratio of an update is to be 1.
     """
     lead = obs.shape[:2]
 
@@ -113,9 +116,5 @@ def evaluate_actions(
         obs.reshape(-1, minibatch_size, obs.shape[-1]),
         action.reshape(-1, minibatch_size, *action.shape[2:]),
     )
-    count = len(pieces[0])
-    if count == 1:
-        # a loop of one turn would be dissolved into its surroundings, and rounds with them
-        pieces = jax.tree.map(lambda x: jnp.concatenate([x, x]), pieces)
     log_prob, value = jax.lax.map(piece, pieces)
-    return log_prob[:count].reshape(lead), value[:count].reshape(lead)
+    return log_prob.reshape(lead), value.reshape(lead)
