@@ -46,23 +46,23 @@ def step(
     h = model.opt.timestep
     rk4 = model.opt.integrator == mjx.IntegratorType.RK4
 
-    def stage(i, state):
-        qvel, qacc, qvel_sum, qacc_sum, _ = state
-        ahead = h * jnp.asarray(_RK4_STEP, float)[i]
+    def stage(state, tableau):
+        qvel, qacc, qvel_sum, qacc_sum = state
+        ahead, weight, final = tableau
         now = start.replace(
-            qpos=_advance(model, start.qpos, ahead * qvel),
-            qvel=start.qvel + ahead * qacc,
-            qacc_warmstart=jnp.where(i > 0, qacc, start.qacc_warmstart),
+            qpos=_advance(model, start.qpos, h * ahead * qvel),
+            qvel=start.qvel + h * ahead * qacc,
+            qacc_warmstart=jnp.where(ahead > 0, qacc, start.qacc_warmstart),
         )
         now = forward(model, now, iterations, searches)
-        weight = jnp.asarray(_RK4_WEIGHT, float)[i]
-        return now.qvel, now.qacc, qvel_sum + weight * now.qvel, qacc_sum + weight * now.qacc, read(now, i == 3)
+        sums = qvel_sum + weight * now.qvel, qacc_sum + weight * now.qacc
+        return (now.qvel, now.qacc, *sums), read(now, final)
 
     if rk4:
         zero = jnp.zeros_like(start.qvel)
-        kept = jax.eval_shape(lambda: stage(0, (zero, zero, zero, zero, None)))[-1]
-        kept = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), kept)
-        _, qacc, mean_qvel, mean_qacc, kept = jax.lax.fori_loop(0, 4, stage, (zero, zero, zero, zero, kept))
+        tableau = jnp.asarray(_RK4_STEP, float), jnp.asarray(_RK4_WEIGHT, float), np.arange(4) == 3
+        (_, qacc, mean_qvel, mean_qacc), kept = jax.lax.scan(stage, (zero, zero, zero, zero), tableau)
+        kept = jax.tree.map(lambda x: x[-1], kept)
         qvel = start.qvel + h * mean_qacc
         qpos = _advance(model, start.qpos, h * mean_qvel)
     else:

@@ -25,6 +25,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import mujoco
+import numpy as np
 from flax import struct
 
 from riskppo_jax.engines.base import Sim, Track
@@ -106,16 +107,15 @@ class MjxEngine:
         shape = before.mocap.shape
         poses = jnp.broadcast_to(before.mocap if mocap is None else mocap, (self._substeps, *shape))
 
-        def substep(i, state):
-            carry, _ = state
-            data = self._rebuild(carry.replace(mocap=poses[i])).replace(ctrl=ctrl)
-            data, kept = self._advance(data, i == self._substeps - 1)
-            derived, point = kept
-            return self._pack(data, poses[i], point), derived
+        def substep(carry, now):
+            pose, last = now
+            data = self._rebuild(carry.replace(mocap=pose)).replace(ctrl=ctrl)
+            data, (derived, point) = self._advance(data, last)
+            return self._pack(data, pose, point), derived
 
-        blank = jax.eval_shape(lambda: substep(0, (before, None)))[1]
-        empty = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), blank)
-        after, derived = jax.lax.fori_loop(0, self._substeps, substep, (before, empty))
+        last = np.arange(self._substeps) == self._substeps - 1
+        after, derived = jax.lax.scan(substep, before, (poses, last))
+        derived = jax.tree.map(lambda x: x[-1], derived)
         if self._track:
             derived["moved"] = after.point - before.point
         return self._guard(Sim(carry=after, derived=derived))
