@@ -45,8 +45,7 @@ def run(args: argparse.Namespace) -> int:
     print(
         f"variant={args.variant} lam={variant.rule.lam} t={variant.rule.t} box={variant.rule.box} "
         f"oracle={variant.oracle} iterate={variant.iterate} of {variant.iterations}, "
-        f"{variant.starts} start{'s' * (variant.starts > 1)}"
-        + (", the best feasible of them" if variant.starts > 1 else "")
+        + (f"the best feasible of {variant.starts} starts for each t" if variant.starts > 1 else "one start")
     )
     print(
         _COLUMNS.format(

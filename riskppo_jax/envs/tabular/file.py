@@ -166,7 +166,7 @@ class _Reader:
             lam=tuple(self.numbers("solution.lambda_star", (count,)).tolist()),
             objective_scale=abs(objective - best) or 1.0,
             # a constraint the free policy meets is measured by the worst of the others
-            violation_scale=tuple(np.where(slack < -1e-6, -slack, -slack.min() if slack.min() < -1e-6 else 1.0).tolist()),
+            violation_scale=tuple(np.where(slack < -1e-6, -slack, max(-slack.min(), 1e-6)).tolist()),
         )
 
 
