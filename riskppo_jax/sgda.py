@@ -54,13 +54,17 @@ class Rule:
 
 @struct.dataclass
 class DualHypers:
-    """Traced: step sizes and bounds, in the units of `Sets`."""
+    """Traced: step sizes and bounds, in the units of `Sets`; the defaults are the trainer's.
 
-    lam_step: ArrayLike = 0.01  # eta_lam
-    t_step: ArrayLike = 0.01  # eta_t
-    lam_gain: ArrayLike = 0.5  # proportional term of `pi`
+    A small `slack_clip` with a larger `lam_step` keeps the wild violations of an untrained policy from winding
+    lambda up, and still closes the last per cent.
+    """
+
+    lam_step: ArrayLike = 0.02  # eta_lam
+    t_step: ArrayLike = 0.02  # eta_t
+    lam_gain: ArrayLike = 0.3  # proportional term of `pi`
     lam_damping: ArrayLike = 0.0  # its derivative term: answers to a slack that shrinks
-    slack_clip: ArrayLike = jnp.inf  # largest slack a step sees, in its unit: an untrained policy's says little
+    slack_clip: ArrayLike = 0.2  # largest slack a step sees, in its unit; infinity sees it all
     lam_growth: ArrayLike = 2.0  # Lambda grows by this factor when a price sits at its bound ...
     lam_patience: ArrayLike = 50  # ... for this many steps in a row; a factor of 1 never grows
     radius: ArrayLike = 0.05  # of the ball that `smoothed` averages over

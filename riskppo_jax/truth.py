@@ -47,28 +47,32 @@ class Variant:
     iterations: int = 16000
 
 
-_DAMPED = Variant(sgda.Rule(), sgda.DualHypers(), "gradual", decay=100.0, hold=500, starts=16, iterate="last")
+def _steps(**steps: float) -> sgda.DualHypers:
+    return sgda.DualHypers(slack_clip=float("inf"), **steps)  # exact gradients: every slack is to be believed
+
+
+_DAMPED = Variant(sgda.Rule(), _steps(), "gradual", decay=100.0, hold=500, starts=16, iterate="last")
 VARIANTS: dict[str, Variant] = {
     "default": Variant(
         sgda.Rule("plain", "plain", "tight"),
-        sgda.DualHypers(lam_step=0.1, t_step=0.01),
+        _steps(lam_step=0.1, t_step=0.01),
         decay=100.0,
         hold=500,
         starts=16,
     ),
-    "paper": Variant(sgda.Rule("plain", "scaled", "wide"), sgda.DualHypers(lam_step=0.02, t_step=0.02)),
-    "plain": Variant(sgda.Rule("plain", "plain", "tight"), sgda.DualHypers(lam_step=0.02, t_step=0.02)),
+    "paper": Variant(sgda.Rule("plain", "scaled", "wide"), _steps(lam_step=0.02, t_step=0.02)),
+    "plain": Variant(sgda.Rule("plain", "plain", "tight"), _steps(lam_step=0.02, t_step=0.02)),
     "smoothed": Variant(
-        sgda.Rule("plain", "scaled", "wide", smoothed=True), sgda.DualHypers(lam_step=0.02, t_step=0.02)
+        sgda.Rule("plain", "scaled", "wide", smoothed=True), _steps(lam_step=0.02, t_step=0.02)
     ),
-    "pi": replace(_DAMPED, hypers=sgda.DualHypers(lam_step=0.1, lam_gain=2.0, t_step=0.005)),
+    "pi": replace(_DAMPED, hypers=_steps(lam_step=0.1, lam_gain=2.0, t_step=0.005)),
     "optimistic": replace(
-        _DAMPED, rule=sgda.Rule("optimistic"), hypers=sgda.DualHypers(lam_step=1.0, t_step=0.005)
+        _DAMPED, rule=sgda.Rule("optimistic"), hypers=_steps(lam_step=1.0, t_step=0.005)
     ),
     "extragradient": replace(
-        _DAMPED, rule=sgda.Rule("extragradient"), hypers=sgda.DualHypers(lam_step=1.0, t_step=0.005)
+        _DAMPED, rule=sgda.Rule("extragradient"), hypers=_steps(lam_step=1.0, t_step=0.005)
     ),
-    "adam": replace(_DAMPED, rule=sgda.Rule("adam"), hypers=sgda.DualHypers(lam_step=0.01, t_step=0.005)),
+    "adam": replace(_DAMPED, rule=sgda.Rule("adam"), hypers=_steps(lam_step=0.01, t_step=0.005)),
 }
 
 

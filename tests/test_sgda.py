@@ -1,3 +1,5 @@
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ from riskppo_jax.risk import lagrangian, oce
 from riskppo_jax.risk.lagrangian import Constraint, Estimates, Problem
 
 PAPER = sgda.Rule("plain", "scaled", "wide")
+steps = partial(sgda.DualHypers, slack_clip=jnp.inf)
 RANGE = {"v": (0.0, 5.0)}
 
 
@@ -22,7 +25,7 @@ def one_step(v, lam=0.5, t=-1.0, c=1.0, beta=0.3, rule=PAPER, step=0.01, reward=
     sets = sgda.sets(problem, (-10.0, 10.0), RANGE, lam_max=10.0, box=rule.box)
     state = sgda.init(sets, lam, (jnp.array(0.0), jnp.array(t)))
     oracle = lambda lam, t: lagrangian.estimates(problem, t, jnp.zeros_like(v) + reward, {"v": v})  # noqa: E731
-    moved = sgda.dual_step(rule, sets, state, oracle, sgda.DualHypers(lam_step=step, t_step=step))
+    moved = sgda.dual_step(rule, sets, state, oracle, steps(lam_step=step, t_step=step))
     return float(moved.lam[0] - state.lam[0]), float(moved.t[1] - state.t[1])
 
 
@@ -94,7 +97,7 @@ def test_tight_box_keeps_every_feasible_law(utility):
     assert kept > 20
 
 
-def gaussian_bandit(rule, start, hypers, steps=6000):
+def gaussian_bandit(rule, start, hypers, count=6000):
     """v ~ N(m, 0.2^2), reward m, CVaR_0.3(v) <= 1, with exact expectations; policy steps of 0.05."""
     s, beta, c = 0.2, 0.3, 1.0
     problem = cvar_problem(c, beta)
@@ -117,7 +120,7 @@ def gaussian_bandit(rule, start, hypers, steps=6000):
         return (m, dual), None
 
     dual = sgda.init(sets, 0.0, (jnp.zeros(()), jnp.array(start)))
-    (m, dual), _ = jax.jit(lambda c: jax.lax.scan(step, c, None, steps))((jnp.array(0.0), dual))
+    (m, dual), _ = jax.jit(lambda c: jax.lax.scan(step, c, None, count))((jnp.array(0.0), dual))
     return float(m), float(dual.lam[0]), float(dual.t[1])
 
 
@@ -125,12 +128,12 @@ def gaussian_bandit(rule, start, hypers, steps=6000):
 @pytest.mark.parametrize(
     "rule, hypers",
     [
-        (PAPER, sgda.DualHypers(lam_step=0.02, t_step=0.02)),
-        (sgda.Rule("plain", "plain", "wide"), sgda.DualHypers(lam_step=0.02, t_step=0.02)),
-        (sgda.Rule("pi", "plain", "tight"), sgda.DualHypers(lam_step=0.02, lam_gain=0.2, t_step=0.02)),
-        (sgda.Rule("pi", "quantile", "wide"), sgda.DualHypers(lam_step=0.02, lam_gain=0.2)),
-        (sgda.Rule("optimistic", "plain", "wide"), sgda.DualHypers(lam_step=0.02, t_step=0.02)),
-        (sgda.Rule("extragradient", "plain", "wide"), sgda.DualHypers(lam_step=0.02, t_step=0.02)),
+        (PAPER, steps(lam_step=0.02, t_step=0.02)),
+        (sgda.Rule("plain", "plain", "wide"), steps(lam_step=0.02, t_step=0.02)),
+        (sgda.Rule("pi", "plain", "tight"), steps(lam_step=0.02, lam_gain=0.2, t_step=0.02)),
+        (sgda.Rule("pi", "quantile", "wide"), steps(lam_step=0.02, lam_gain=0.2)),
+        (sgda.Rule("optimistic", "plain", "wide"), steps(lam_step=0.02, t_step=0.02)),
+        (sgda.Rule("extragradient", "plain", "wide"), steps(lam_step=0.02, t_step=0.02)),
     ],
     ids=["paper", "plain", "pi", "quantile", "optimistic", "extragradient"],
 )
@@ -139,7 +142,7 @@ def test_gaussian_bandit_reaches_its_saddle_point(rule, hypers, start):
     np.testing.assert_allclose(found, [0.76820492, 1.0, -0.87308503], atol=5e-3)
 
 
-def bernoulli_bandit(kappa, rule, steps=20000):
+def bernoulli_bandit(kappa, rule, count=20000):
     """P(v=1) = p, reward p - kappa p^2/2, CVaR_0.3(v) <= 0.5; projected steps of 0.01 on p, lam and t in [-1, 0]."""
     problem = cvar_problem(0.5, 0.3)
     sets = sgda.sets(problem, (-1, 1), {"v": (0.0, 1.0)}, 10.0, rule.box)
@@ -153,14 +156,14 @@ def bernoulli_bandit(kappa, rule, steps=20000):
         def oracle(lam, t):
             return lagrangian.estimates(problem, t, jnp.zeros(2), {"v": rows}, jnp.stack([1 - p, p]))
 
-        dual = sgda.dual_step(rule, sets, dual, oracle, sgda.DualHypers(lam_step=0.01, t_step=0.01))
-        late = k >= steps // 2
+        dual = sgda.dual_step(rule, sets, dual, oracle, steps(lam_step=0.01, t_step=0.01))
+        late = k >= count // 2
         return (p, dual, total + late * jnp.stack([p, dual.lam[0], dual.t[1]])), None
 
     dual = sgda.init(sets, 0.0, (jnp.zeros(()), jnp.array(-0.5)))
     start = (jnp.array(0.5), dual, jnp.zeros(3))
-    (p, dual, total), _ = jax.jit(lambda c: jax.lax.scan(step, c, jnp.arange(steps)))(start)
-    return np.array([p, dual.lam[0], dual.t[1]]), np.asarray(total) / (steps - steps // 2)
+    (p, dual, total), _ = jax.jit(lambda c: jax.lax.scan(step, c, jnp.arange(count)))(start)
+    return np.array([p, dual.lam[0], dual.t[1]]), np.asarray(total) / (count - count // 2)
 
 
 def test_bernoulli_bandit_reaches_its_saddle_point():
@@ -170,9 +173,9 @@ def test_bernoulli_bandit_reaches_its_saddle_point():
 
 def test_bilinear_bandit_circles_but_averages_converge():
     """With kappa = 0 the last iterate circles for ever; a moving lambda is not by itself a fault."""
-    last, average = bernoulli_bandit(kappa=0.0, rule=PAPER, steps=40000)
+    last, average = bernoulli_bandit(kappa=0.0, rule=PAPER, count=40000)
     np.testing.assert_allclose(average[:2], [0.15, 0.30], atol=5e-3)
-    damped, _ = bernoulli_bandit(kappa=0.0, rule=sgda.Rule("optimistic", "scaled", "wide"), steps=40000)
+    damped, _ = bernoulli_bandit(kappa=0.0, rule=sgda.Rule("optimistic", "scaled", "wide"), count=40000)
     np.testing.assert_allclose(damped, [0.15, 0.30, 0.0], atol=5e-3)
     assert np.abs(last[:2] - [0.15, 0.30]).max() > 0.02
 
@@ -182,7 +185,7 @@ def test_lambda_grows_when_a_price_sits_at_its_bound():
     sets = sgda.sets(problem, (-1, 1), {"v": (0.0, 1.0)}, lam_max=0.05)
     state = sgda.init(sets, 0.0)
     v = jnp.ones((8,))
-    hypers = sgda.DualHypers(lam_step=0.05, lam_patience=3)
+    hypers = steps(lam_step=0.05, lam_patience=3)
     rule = sgda.Rule("plain")
 
     def oracle(lam, t):
@@ -211,7 +214,7 @@ def test_smoothed_gradient_is_the_average_over_the_ball():
         return lagrangian.estimates(problem, t, jnp.zeros(1), {"v": jnp.array([1.0])})
 
     rule = sgda.Rule("plain", "plain", "wide", smoothed=True)
-    hypers = sgda.DualHypers(lam_step=0.0, t_step=1.0, radius=0.1)
+    hypers = steps(lam_step=0.0, t_step=1.0, radius=0.1)
     moved = sgda.dual_step(rule, sets, state, oracle, hypers, key=jax.random.key(0))
     assert len(calls) == 2
     np.testing.assert_allclose(calls[0][1] + calls[1][1], -2.0, rtol=1e-6)
@@ -233,12 +236,26 @@ def test_every_rule_is_one_program_for_all_step_sizes(lam):
             state = sgda.dual_step(rule, sets, state, oracle, hypers)
         return state.lam, state.t[1]
 
-    steps = jnp.array([0.01, 0.1])
-    swept = jax.jit(jax.vmap(lambda s: run(sgda.DualHypers(lam_step=s, t_step=s))))(steps)
-    for i, s in enumerate(steps):
-        alone = run(sgda.DualHypers(lam_step=s, t_step=s))
+    sizes = jnp.array([0.01, 0.1])
+    swept = jax.jit(jax.vmap(lambda s: run(steps(lam_step=s, t_step=s))))(sizes)
+    for i, s in enumerate(sizes):
+        alone = run(steps(lam_step=s, t_step=s))
         np.testing.assert_allclose(swept[0][i], alone[0], rtol=1e-5)
         np.testing.assert_allclose(swept[1][i], alone[1], rtol=1e-5)
+
+
+def test_a_clipped_slack_winds_the_price_up_no_faster():
+    wild = jnp.full((10,), 4.0)  # ten times the threshold
+    problem = cvar_problem(c=0.4)
+    sets = sgda.sets(problem, (-1, 1), RANGE, 10.0).replace(slack_unit=0.4)
+    oracle = lambda lam, t: lagrangian.estimates(problem, t, wild, {"v": wild})  # noqa: E731
+    rule = sgda.Rule("plain", "plain")
+    moved = [
+        float(sgda.dual_step(rule, sets, sgda.init(sets), oracle, sgda.DualHypers(slack_clip=clip)).lam[0])
+        for clip in (0.2, jnp.inf)
+    ]
+    assert moved[0] == pytest.approx(0.02 * 0.2)
+    assert moved[1] > 10 * moved[0]
 
 
 def test_units_make_a_rescaled_problem_take_the_same_path():
