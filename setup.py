@@ -1,9 +1,14 @@
 """What `pyproject.toml` cannot say: `conf/` ships inside the package as `riskppo_jax.conf`."""
 
+from pathlib import Path
+
 from setuptools import find_packages, setup
 
+groups = sorted(path.name for path in (Path(__file__).parent / "conf").iterdir() if path.is_dir())
+presets = ["riskppo_jax.conf", *(f"riskppo_jax.conf.{group}" for group in groups)]
+
 setup(
-    packages=[*find_packages(include=["riskppo_jax*"]), "riskppo_jax.conf"],
+    packages=[*find_packages(include=["riskppo_jax*"]), *presets],
     package_dir={"riskppo_jax.conf": "conf"},
-    package_data={"riskppo_jax.conf": ["*.yaml", "*/*.yaml"]},
+    package_data={name: ["*.yaml"] for name in presets},
 )

@@ -74,18 +74,9 @@ def restore(path: str | Path, like: PyTree) -> PyTree:
     meta = read_meta(path)
     saved, keys = meta["leaves"], meta["keys"]
     expected = [_describe(name, leaf) for name, leaf in _named_leaves(like)]
-    for was, now in zip(saved, expected, strict=False):
-        if was != now:
-            change = next(key for key in ("name", "shape", "dtype") if was.get(key) != now.get(key))
-            raise UserError(
-                f"{path} does not fit these settings: {now['name']} has {change} {now[change]}, "
-                f"the checkpoint {was[change]}; resume accepts the settings it was saved with"
-            )
-    if len(saved) != len(expected):
-        raise UserError(
-            f"{path} does not fit these settings: it has {len(saved)} arrays, they have {len(expected)}; "
-            "resume accepts the settings it was saved with"
-        )
+    misfit = _misfit(saved, expected)
+    if misfit:
+        raise UserError(f"{path} does not fit these settings: {misfit}; resume accepts those it was saved with")
     arrays = _read_arrays(path / "arrays")
     leaves = []
     for i, leaf in enumerate(jax.tree.leaves(like)):
@@ -161,6 +152,20 @@ def _is_key(leaf: Any) -> bool:
 
 def _describe(name: str, leaf: Any) -> dict[str, Any]:
     return {"name": name, "shape": list(leaf.shape), "dtype": str(leaf.dtype)}
+
+
+def _misfit(saved: list[dict[str, Any]], expected: list[dict[str, Any]]) -> str | None:
+    """The first difference between what was saved and what is wanted, in words."""
+    held, wanted = ({about["name"]: about for about in leaves} for leaves in (saved, expected))
+    for name in [*wanted, *held]:
+        if name not in held:
+            return f"the checkpoint has no {name}"
+        if name not in wanted:
+            return f"the checkpoint also has {name}"
+        for key in ("shape", "dtype"):
+            if held[name][key] != wanted[name][key]:
+                return f"{name} has {key} {wanted[name][key]}, in the checkpoint {held[name][key]}"
+    return None
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

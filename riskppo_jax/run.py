@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 import yaml
 
 from riskppo_jax import checkpoint
@@ -142,7 +141,6 @@ def _loop(
     writers = [log, *extra_writers(job.settings, folder)]
     if state is None:
         state = jax.jit(job.trainer.init)(jax.random.key(job.settings.seed), job.hypers)
-        state = jax.tree.map(_strong, state)
     total, per = job.chunks * job.chunk, job.trainer.steps_per_iteration
     spent, saved_at = progress.train_seconds, time.monotonic()
     with _Signals() as signals:
@@ -191,11 +189,6 @@ def _write_config(settings: Settings, path: Path) -> None:
     draft = path.with_suffix(".tmp")
     draft.write_text(text)
     draft.replace(path)
-
-
-def _strong(leaf: jax.Array) -> jax.Array:
-    """The array without JAX's weak typing, as one that comes from a checkpoint is."""
-    return leaf if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else jax.numpy.array(np.asarray(leaf))
 
 
 class _Signals:

@@ -167,7 +167,7 @@ def make_train(
             envs = with_noise(envs, hypers.noise)
         zeros = jnp.zeros(layout.num_envs)
         sets = dual_sets(hypers)
-        return RunState(
+        state = RunState(
             key=key,
             learner=init_learner(key_net, networks),
             moments=init_moments((env.observation_size,)),
@@ -178,6 +178,7 @@ def make_train(
             env_steps=jnp.zeros((), jnp.uint32),
             bad_streak=jnp.zeros((), jnp.int32),
         )
+        return jax.tree.map(_strong, state)
 
     def step(state: RunState, hypers: Hypers) -> tuple[RunState, Metrics]:
         key, key_roll, key_dual, key_sgd = jax.random.split(state.key, 4)
@@ -275,6 +276,11 @@ def _start(sets: sgda.Sets, hypers: Hypers) -> sgda.DualState:
     t = jax.tree.map(jnp.zeros_like, sets.t_low)
     t = (t[0], *(jnp.full_like(t_i, hypers.t_init) for t_i in t[1:]))
     return sgda.init(sets, hypers.lam_init, t)
+
+
+def _strong(x: Array) -> Array:
+    """`x` without weak typing: the first state has the very types of all that follow, so one program serves."""
+    return x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else jnp.asarray(x, x.dtype)
 
 
 def _all_finite(tree: PyTree) -> Array:

@@ -1,0 +1,147 @@
+"""A run directory, from the command line to the last file in it."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+from tabular_cli import ID, TINY
+
+from riskppo_jax import run as run_module
+from riskppo_jax.cli import main
+from riskppo_jax.traps import find_traps
+from riskppo_jax.writers import JsonLines, reduce_chunk
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "one"
+    words = [word for word in TINY if not word.startswith("report")]
+    assert main(["train", *words, "total_steps=400", f"output={path}", "log.tensorboard=true"]) == 0
+    return path
+
+
+def test_every_file_is_there(folder):
+    present = {path.name for path in folder.iterdir()}
+    assert {"config.yaml", "metrics.jsonl", "checkpoints", "summary.json", "samples.npz", "figures"} <= present
+    assert list((folder / "figures").glob("*.png")) and list((folder / "tensorboard").iterdir())
+    page = (folder / "report.html").read_text()
+    assert "data:image/png;base64" in page and "http" not in page.split("base64", 1)[0]
+
+
+def test_log_points(folder):
+    points = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [p["train/env_steps"] for p in points] == sorted({p["train/env_steps"] for p in points})
+    assert points[-1]["train/env_steps"] <= 400
+    assert all(key.count("/") == 1 for p in points for key in p)
+    wanted = ["constraint0/lam", "constraint0/t", "constraint0/risk", "train/return", "perf/steps_per_second"]
+    assert all(key in points[0] for key in wanted)
+
+
+def test_summary(folder):
+    summary = json.loads((folder / "summary.json").read_text())
+    top = {"env", "engine", "algo", "env_steps", "wall_seconds", "steps_per_second", "versions", "lanes"}
+    assert top <= summary.keys()
+    (lane,) = summary["lanes"]
+    assert {"seed", "hypers", "constraints", "eval", "diverged"} <= lane.keys()
+    assert {"episodes", "reward_mean", "reward_std", "cost_mean", "cost_rate"} <= lane["eval"].keys()
+    (constraint,) = lane["constraints"]
+    keys = {"name", "threshold", "risk", "lam", "t", "quantile", "risk_value", "risk_value_ci", "satisfied"}
+    assert keys <= constraint.keys()
+    assert summary["env"] == ID and summary["algo"] == "riskppo" and lane["diverged"] is False
+    assert constraint["risk"] == {"name": "cvar", "beta": 0.3} and constraint["threshold"] == 1.6
+    with np.load(folder / "samples.npz") as samples:
+        tail = np.sort(samples["v1"])[::-1]
+        k = 0.3 * len(tail)
+        whole = int(k)
+        cvar = (tail[:whole].sum() + (k - whole) * tail[whole]) / k
+        assert constraint["risk_value"] == pytest.approx(cvar, rel=1e-4)
+
+
+def test_config_is_resolved(folder):
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert config["env"] == {"id": ID} and config["layout"]["num_envs"] == 4 and config["dual"]["lam"]
+
+
+def test_evaluate_gives_the_summary_again(folder, capsys):
+    assert main(["evaluate", str(folder)]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    lane = json.loads((folder / "summary.json").read_text())["lanes"][0]
+    assert found["eval"] == lane["eval"] and found["constraints"] == lane["constraints"]
+
+
+def test_export(folder, tmp_path):
+    assert main(["export", str(folder), str(tmp_path / "policy.npz")]) == 0
+    with np.load(tmp_path / "policy.npz", allow_pickle=False) as arrays:
+        assert {"obs_mean", "obs_var", "obs_clip", "w0", "b0", "w1", "b1", "activation"} <= set(arrays.files)
+
+
+def test_a_run_is_not_overwritten(folder, capsys):
+    assert main(["train", *TINY, f"output={folder}"]) == 2
+    assert "already holds a run" in capsys.readouterr().err
+
+
+def test_multirun_makes_a_folder_for_each_job(tmp_path, capsys, monkeypatch):
+    seen = []
+    monkeypatch.setattr(run_module, "train", lambda settings: seen.append(settings) or 0)
+    words = ["env=SafetyHopperVelocity-v1,SafetySwimmerVelocity-v1", "seed=0,1", f"output={tmp_path}"]
+    assert main(["train", "-m", *words]) == 0
+    assert [(s.env["id"][6:9], s.seed) for s in seen] == [("Hop", 0), ("Hop", 1), ("Swi", 0), ("Swi", 1)]
+    assert len({s.output for s in seen}) == 4 and all(s.output.startswith(str(tmp_path)) for s in seen)
+
+
+def test_divergence_ends_the_run(tmp_path, capsys):
+    path = tmp_path / "run"
+    words = [*TINY, "total_steps=3200", "ppo.value_coef=1e38", "ppo.lr=1e30", "ppo.max_grad_norm=inf"]
+    code = main(["train", *words, f"output={path}"])
+    summary = json.loads((path / "summary.json").read_text())
+    assert code == 1 and summary["lanes"][0]["diverged"] is True and summary["env_steps"] < 3200
+    assert "diverged" in capsys.readouterr().out
+
+
+def test_chunks_are_reduced_by_kind():
+    metrics = {
+        "train/env_steps": np.array([10, 20]),
+        "train/episodes": np.array([1, 2]),
+        "train/return": np.array([np.nan, 4.0]),
+        "train/episode_cost": np.array([np.nan, np.nan]),
+        "constraint0/lam": np.array([1.0, 3.0]),
+        "constraint0/lam_max": np.array([3.0, 3.0]),
+        "constraint0/risk": np.array([1.0, 3.0]),
+        "constraint0/t": np.array([[0.0, 1.0], [2.0, 3.0]]),
+    }
+    assert reduce_chunk(metrics) == {
+        "train/env_steps": 20, "train/episodes": 3, "train/return": 4.0, "train/episode_cost": None,
+        "constraint0/lam": 3.0, "constraint0/lam_max": 3.0, "constraint0/risk": 2.0, "constraint0/t": [2.0, 3.0],
+        "constraint0/at_bound": 0.5,
+    }  # fmt: skip
+
+
+def test_log_is_cut_to_what_the_checkpoint_knows(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    log = JsonLines(path)
+    log.write({"a/b": 1})
+    size = log.sync()
+    log.write({"a/b": 2})
+    log.close()
+    path.write_text(path.read_text() + '{"a/b": 3')  # killed while writing
+    log = JsonLines(path, size, 1)
+    log.write({"a/b": 4})
+    log.close()
+    assert path.read_text() == '{"a/b": 1}\n{"a/b": 4}\n' and log.lines == 2
+
+
+def points(**columns):
+    rows = zip(*columns.values(), strict=True)
+    usual = {"threshold": 1.0, "mean": 0.9, "lam": 1.0, "at_bound": 0.0}
+    points = [usual | dict(zip(columns, row, strict=True)) for row in rows]
+    return [{f"constraint0/{name}": value for name, value in point.items()} for point in points]
+
+
+def test_traps_are_said_in_plain_words():
+    assert find_traps(points(lam=[1.0, 0.9, 0.8, 0.7]), ["velocity"]) == []
+    (bound,) = find_traps(points(at_bound=[1.0, 0.0, 0.0, 0.0]), ["velocity"])
+    assert "lambda of velocity was at its bound for 25% of training" in bound
+    (still,) = find_traps(points(lam=[2.0, 1.5, 1.0, 0.5], mean=[0.05] * 4), ["velocity"])
+    assert "stands still while lambda decays" in still
+    assert find_traps(points(lam=[1.0, 1.5, 2.0, 2.5], mean=[0.05] * 4), ["velocity"]) == []

@@ -1,0 +1,108 @@
+"""Presets, overrides and the schema behind them."""
+
+import dataclasses
+
+import pytest
+import yaml
+
+from riskppo_jax import sgda
+from riskppo_jax.build import build, plan
+from riskppo_jax.config import Layout, PPOHypers
+from riskppo_jax.envs.registry import list_envs
+from riskppo_jax.risk import oce
+from riskppo_jax.settings import Settings, conf_dir, differences, expand, from_dict, read_settings, to_dict
+from riskppo_jax.train import Hypers, Scheme
+
+
+def test_schema_defaults_are_the_python_defaults():
+    settings = Settings()
+    assert Layout(**vars(settings.layout)) == Layout()
+    assert PPOHypers(**vars(settings.ppo)) == PPOHypers()
+    assert Scheme(**vars(settings.scheme)) == Scheme()
+    defaults = {f.name: f.default for f in dataclasses.fields(Hypers)}
+    assert all(vars(settings.dual)[name] == defaults[name] for name in ("lam_max", "lam_init", "t_init"))
+
+
+def test_default_preset_is_the_python_default():
+    """One set of numbers for the dual step, whether it is read from YAML or from the dataclasses."""
+    preset = yaml.safe_load((conf_dir() / "algo" / "riskppo.yaml").read_text())
+    dual = {f.name: f.default for cls in (sgda.Rule, sgda.DualHypers) for f in dataclasses.fields(cls)}
+    assert preset["dual"] == dual
+    assert set(preset) == {"algo", "dual"}
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (conf_dir() / "risk").glob("*.yaml")))
+def test_every_risk_preset_is_a_utility_of_that_name(name):
+    preset = yaml.safe_load((conf_dir() / "risk" / f"{name}.yaml").read_text())
+    assert oce.from_config(preset).config()["name"] == name
+
+
+def test_every_utility_has_a_preset():
+    assert {path.stem for path in (conf_dir() / "risk").glob("*.yaml")} == set(oce.MEASURES)
+
+
+@pytest.mark.parametrize("algo", sorted(path.stem for path in (conf_dir() / "algo").glob("*.yaml")))
+def test_every_algorithm_builds(algo):
+    job = build(read_settings([f"algo={algo}", "env=SafetyHopperVelocity-v1"]))
+    names = [c.utility.config()["name"] for c in job.hypers.problem.constraints]
+    expected = {"ppo": [], "riskppo": ["cvar"], "paper": ["cvar"]}.get(algo, ["mean"])
+    assert job.settings.algo == algo and names == expected
+
+
+@pytest.mark.parametrize("experiment", sorted(path.stem for path in (conf_dir() / "experiment").glob("*.yaml")))
+def test_every_experiment_builds(experiment):
+    assert build(read_settings([f"experiment={experiment}"])).chunks > 0
+
+
+def test_make_train_is_the_paper_limit_on_hopper():
+    job = build(read_settings(["experiment=hopper"]))
+    (constraint,) = job.hypers.problem.constraints
+    assert constraint.threshold == 0.373 and constraint.utility.config() == {"name": "cvar", "beta": 0.3}
+    assert job.settings.noise == 0.05 and job.settings.env["speed"] == "abs" and job.settings.total_steps == 1_200_000
+
+
+def test_any_registered_id_works():
+    from riskppo_jax.envs import registry
+
+    assert "SafetyHopperVelocity-v1" in list_envs()
+    registry.register("Mine-v0", registry._entries()["SafetySwimmerVelocity-v1"].make, {})
+    try:
+        settings = read_settings(["env=Mine-v0"])
+        assert settings.env == {"id": "Mine-v0"} and settings.noise is None
+    finally:
+        del registry._entries()["Mine-v0"]
+
+
+def test_overrides_reach_the_problem():
+    words = [
+        "env=SafetyHopperVelocity-v1", "risk=cvar", "risk.beta=0.1", "objective=entropic", "objective.gamma=2",
+        "constraints=[velocity, {name: velocity, threshold: 0.5, risk: {name: mean}}]", "threshold=0.7",
+        "dual.lam_step=0.2", "ppo.lr=1e-4", "total_steps=2e6", "layout.num_envs=8", "seed=3",
+    ]  # fmt: skip
+    job = build(read_settings(words))
+    problem = job.hypers.problem
+    assert problem.objective.config() == {"name": "entropic", "gamma": 2.0}
+    assert [float(c.threshold) for c in problem.constraints] == [0.7, 0.5]
+    assert [c.utility.config()["name"] for c in problem.constraints] == ["cvar", "mean"]
+    assert (job.hypers.dual.lam_step, job.hypers.ppo.lr, job.layout.num_envs) == (0.2, 1e-4, 8)
+    assert job.settings.total_steps == 2_000_000 and job.settings.seed == 3
+
+
+def test_settings_survive_yaml():
+    settings = read_settings(["experiment=hopper", "dual.slack_clip=1"])
+    again = from_dict(yaml.safe_load(yaml.safe_dump(to_dict(settings))))
+    assert again == settings and not differences(to_dict(again), to_dict(settings))
+    assert list(differences({"a": {"b": 1}}, {"a": {"b": 2}, "c": 1})) == ["a.b", "c"]
+
+
+def test_multirun_takes_every_combination():
+    jobs = list(expand(["env=a,b", "algo=x,y", "layout.hidden_sizes=[8,8]"]))
+    assert jobs == [[f"env={e}", f"algo={a}", "layout.hidden_sizes=[8,8]"] for e in "ab" for a in "xy"]
+
+
+@pytest.mark.parametrize("total", [1, 7, 23, 100, 585, 976, 977])
+@pytest.mark.parametrize("every", [1, 3, 10])
+def test_plan_uses_nearly_all_steps_and_never_more(total, every):
+    chunks, size = plan(total * 64 + 63, 64, every)
+    assert 0 < chunks * size <= total
+    assert total - chunks * size <= max(1, total // 50)
