@@ -49,9 +49,14 @@ class ActionNoise(Wrapper):
 
     def step(self, state: State, action: Array) -> State:
         key, key_noise = jax.random.split(state.key)
-        noise = state.info["noise"] * jax.random.normal(key_noise, jnp.shape(action))
-        new = self.env.step(state.replace(key=key), action + noise)
-        return new.replace(info={**new.info, "noise": state.info["noise"]})
+        std = state.info["noise"]
+        action = when_any(std > 0, _noisy, jnp.asarray(action, float), key_noise, action, std)
+        new = self.env.step(state.replace(key=key), action)
+        return new.replace(info={**new.info, "noise": std})
+
+
+def _noisy(key: Key, action: Array, std: Array) -> Array:
+    return action + std * jax.random.normal(key, action.shape)
 
 
 def with_noise(state: State, std: ArrayLike, create: bool = False) -> State:
