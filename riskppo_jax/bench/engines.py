@@ -72,6 +72,14 @@ def measure(task: str, engine: str, num_envs: Sequence[int], steps: int, repeats
         yield from lines(task, n, steps, repeats)
 
 
+def task_speed(task: str, engine: str = "auto", num_envs: int = 256, steps: int = 40, repeats: int = 5) -> float:
+    """Environment steps per second of a whole task inside `jit(scan(vmap))`, the best of several rounds."""
+    env = make_env(task, engine=engine)
+    states, actions = jax.jit(jax.vmap(env.reset))(_keys(num_envs)), _actions(env, steps, num_envs)
+    program, _ = compiled(_scan(jax.vmap(env.step)), states, actions)
+    return race({task: _until_ready(program, states, actions)}, repeats)[task].best
+
+
 def _native(task: str, n: int, steps: int, repeats: int) -> Iterator[Line]:
     env, robot = make_env(task, engine="native"), _robot(task)
     states = jax.jit(jax.vmap(env.reset))(_keys(n))

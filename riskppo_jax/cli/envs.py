@@ -9,6 +9,7 @@ from riskppo_jax.errors import UserError
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pattern", nargs="?", help="only ids that match, as in 'Safety*Velocity-v1'")
+    parser.add_argument("--speed", action="store_true", help="measure steps/s of each task here (256 at once; minutes)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -27,6 +28,8 @@ def run(args: argparse.Namespace) -> int:
     table.add_column("paper", justify="right")
     table.add_column("limit", justify="right")
     table.add_column("engines", no_wrap=True)
+    if args.speed:
+        table.add_column("steps/s", justify="right")
     for id in ids:
         env = make_env(id)
         names = env.constraint_names
@@ -39,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
             _number(getattr(env, "paper_threshold", None)),
             str(getattr(env, "limit", None) or "-"),
             _engines(),
+            *([_speed(id)] if args.speed else []),
         )
     table_console().print(table)
     return 0
@@ -46,6 +50,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:g}"
+
+
+def _speed(id: str) -> str:
+    from riskppo_jax.bench.engines import task_speed
+
+    return f"{task_speed(id):,.0f}"
 
 
 def _engines() -> str:
