@@ -96,7 +96,7 @@ def draw(instance: Instance, out: Path) -> dict:
     figure.savefig(out / f"{instance.name}.png", dpi=110)
     plt.close(figure)
     return {
-        label: {"solved": score.solved, **{key: round(value, 6) for key, value in score._asdict().items()}}
+        label: {"solved": score.solved, **{key: round(float(value), 6) for key, value in score._asdict().items()}}
         for label, (_, _, score) in runs.items()
     }
 

@@ -8,7 +8,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 # public name -> module it lives in; imported on first use, so that `import riskppo_jax` stays light
 _LAZY = {
-    "evaluate": "riskppo_jax.evaluate",
+    "evaluate": "riskppo_jax.evaluation",
     "list_envs": "riskppo_jax.envs.registry",
     "make_env": "riskppo_jax.envs.registry",
     "make_train": "riskppo_jax.train",

@@ -5,6 +5,7 @@ file, and whatever the caller wants to remember. It is written under another nam
 on disk, so a folder that exists under its own name is whole. No pickle is written or read.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -22,6 +23,7 @@ from riskppo_jax.errors import UserError
 from riskppo_jax.types import PyTree
 
 FORMAT = 1  # of the folder; a reader refuses a larger number
+_MARGIN = 2**18  # bytes that a checkpoint takes beside its arrays
 
 
 def save(path: str | Path, state: PyTree, notes: Mapping[str, Any] | None = None) -> Path:
@@ -46,6 +48,7 @@ def save(path: str | Path, state: PyTree, notes: Mapping[str, Any] | None = None
                 leaf = jax.random.key_data(leaf)
             if leaf.size:  # Orbax stores no empty arrays; the description is all there is to them
                 arrays[f"leaf{i:04d}"] = np.asarray(leaf)
+        _require_room(draft, sum(array.nbytes for array in arrays.values()))
         _write_arrays(draft / "arrays", arrays)
         files = {str(file.relative_to(draft)): _digest(file) for file in _files(draft)}
         meta = {"format": FORMAT, "version": version("riskppo-jax"), "leaves": leaves, "keys": keys}
@@ -166,6 +169,12 @@ def _misfit(saved: list[dict[str, Any]], expected: list[dict[str, Any]]) -> str 
             if held[name][key] != wanted[name][key]:
                 return f"{name} has {key} {wanted[name][key]}, in the checkpoint {held[name][key]}"
     return None
+
+
+def _require_room(folder: Path, size: int) -> None:
+    """Refuses to begin what a full disk would interrupt; Orbax's threads report that at length on stderr."""
+    if shutil.disk_usage(folder).free < 2 * size + _MARGIN:  # Orbax writes everything twice, the second time merged
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from riskppo_jax.evaluate import Evaluation
+from riskppo_jax.evaluation import Evaluation
 
 _BLUE, _ORANGE, _GREEN, _GREY = "#1f5fa8", "#d9731a", "#2b8a3e", "#777777"
 

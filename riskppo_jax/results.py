@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from riskppo_jax.build import Job, describe
-from riskppo_jax.evaluate import Evaluation, evaluate, risk_report
+from riskppo_jax.evaluation import Evaluation, evaluate, risk_report
 from riskppo_jax.train import BAD_ITERATIONS, RunState
 from riskppo_jax.traps import find_traps
 from riskppo_jax.writers import plain, read_points

@@ -46,11 +46,11 @@ def train(settings: Settings) -> int:
     began = time.monotonic()
     job = build(settings)
     folder = Path(settings.output)
-    resumed = prepare(settings, folder)
     try:
+        resumed = prepare(settings, folder)
         state, progress = _start(job, folder) if resumed else (None, Progress())
-        left = job.chunks * job.chunk - progress.iterations
-        if left < job.chunk and (folder / "summary.json").exists():
+        ended = progress.iterations + job.chunk > job.chunks * job.chunk or _diverged(state)
+        if ended and (folder / "summary.json").exists():
             print(f"{folder} is finished: {progress.iterations * job.trainer.steps_per_iteration:,} steps")
             return 0
         earlier = progress.wall_seconds - began
@@ -142,11 +142,18 @@ def _loop(
     if state is None:
         state = jax.jit(job.trainer.init)(jax.random.key(job.settings.seed), job.hypers)
     total, per = job.chunks * job.chunk, job.trainer.steps_per_iteration
-    spent, saved_at = progress.train_seconds, time.monotonic()
+    spent, saved_at, keep = progress.train_seconds, time.monotonic(), job.settings.checkpoint.keep
+
+    def save() -> Progress:
+        size = log.sync()  # before the checkpoint that speaks of it
+        reached = Progress(iterations, size, log.lines, spent, clock())
+        _save(folder / "checkpoints" / f"{iterations:09d}", state, reached, keep)
+        return reached
+
     with _Signals() as signals:
         run = jax.jit(scan_steps(job.trainer, job.chunk), donate_argnums=0).lower(state, job.hypers).compile()
         iterations = progress.iterations
-        while iterations + job.chunk <= total and not signals.received:
+        while iterations + job.chunk <= total and not signals.received and not _diverged(state):
             chunk_began = time.monotonic()
             state, metrics = run(state, job.hypers)
             metrics = jax.device_get(metrics)
@@ -158,18 +165,17 @@ def _loop(
             for writer in writers:
                 writer.write(point)
             display.show(point)
-            diverged = point["train/bad_streak"] >= BAD_ITERATIONS
-            last = iterations + job.chunk > total or signals.received or diverged
-            if last or now - saved_at >= job.settings.checkpoint.seconds:
-                size = log.sync()  # before the checkpoint that speaks of it
-                progress = Progress(iterations, size, log.lines, spent, clock())
-                _save(folder / "checkpoints" / f"{iterations:09d}", state, progress, job.settings.checkpoint.keep)
-                saved_at = time.monotonic()
-            if diverged:
-                break
+            if now - saved_at >= job.settings.checkpoint.seconds:
+                progress, saved_at = save(), time.monotonic()
+        if iterations > progress.iterations:
+            progress = save()
     for writer in writers:
         writer.close()
     return state, progress, 128 + signals.received if signals.received else 0
+
+
+def _diverged(state: RunState | None) -> bool:
+    return state is not None and int(state.bad_streak) >= BAD_ITERATIONS
 
 
 def _save(path: Path, state: RunState, progress: Progress, keep: int) -> None:

@@ -60,11 +60,11 @@ class DualHypers:
     lambda up, and still closes the last per cent.
     """
 
-    lam_step: ArrayLike = 0.02  # eta_lam
+    lam_step: ArrayLike = 0.05  # eta_lam
     t_step: ArrayLike = 0.02  # eta_t
-    lam_gain: ArrayLike = 0.3  # proportional term of `pi`
+    lam_gain: ArrayLike = 1.0  # proportional term of `pi`
     lam_damping: ArrayLike = 0.0  # its derivative term: answers to a slack that shrinks
-    slack_clip: ArrayLike = 0.2  # largest slack a step sees, in its unit; infinity sees it all
+    slack_clip: ArrayLike = 0.1  # largest slack a step sees, in its unit; infinity sees it all
     lam_growth: ArrayLike = 2.0  # Lambda grows by this factor when a price sits at its bound ...
     lam_patience: ArrayLike = 50  # ... for this many steps in a row; a factor of 1 never grows
     radius: ArrayLike = 0.05  # of the ball that `smoothed` averages over

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +55,14 @@ def test_a_failed_save_leaves_the_old_one(tmp_path, monkeypatch):
         rp.save(tmp_path / "a", TREE, {"step": 2})
     assert checkpoint.read_meta(path)["notes"] == {"step": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_full_disk_is_seen_before_writing(tmp_path, monkeypatch):
+    path = rp.save(tmp_path / "a", TREE, {"step": 1})
+    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    with pytest.raises(OSError, match="No space left"):
+        rp.save(tmp_path / "a", TREE, {"step": 2})
+    assert checkpoint.read_meta(path)["notes"] == {"step": 1}
 
 
 @pytest.fixture

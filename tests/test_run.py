@@ -97,6 +97,9 @@ def test_divergence_ends_the_run(tmp_path, capsys):
     summary = json.loads((path / "summary.json").read_text())
     assert code == 1 and summary["lanes"][0]["diverged"] is True and summary["env_steps"] < 3200
     assert "diverged" in capsys.readouterr().out
+    log = (path / "metrics.jsonl").read_bytes()
+    assert main(["train", "resume=true", f"output={path}"]) == 0  # nothing left to do
+    assert (path / "metrics.jsonl").read_bytes() == log
 
 
 def test_chunks_are_reduced_by_kind():

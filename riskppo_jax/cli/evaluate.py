@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _elsewhere(job: Any, settings: Any, args: argparse.Namespace) -> Any:
-    """The same policy in another task, or on another engine; limits become that task's own."""
+    """The same policy in another task, or on another engine; limits given as numbers stay."""
     from riskppo_jax.build import build
 
     if args.engine:

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import riskppo_jax as rp
 from riskppo_jax.config import Layout
 from riskppo_jax.envs.base import State
-from riskppo_jax.evaluate import EVALUATION_SEED, Evaluation, evaluate, risk_report
+from riskppo_jax.evaluation import EVALUATION_SEED, Evaluation, evaluate, risk_report
 from riskppo_jax.export import policy_arrays
 from riskppo_jax.nets import make_networks
 from riskppo_jax.normalize import init_moments, normalize, update_moments
@@ -63,6 +64,10 @@ def test_keys_are_fixed_unless_given(policy):
     first, again = (evaluate(Countdown(), *policy, episodes=10) for _ in range(2))
     other = evaluate(Countdown(), *policy, episodes=10, key=jax.random.key(1))
     assert (first.length == again.length).all() and (first.length != other.length).any()
+
+
+def test_public_name_is_the_function():
+    assert rp.evaluate is evaluate and rp.make_train and rp.save and rp.restore
 
 
 def test_a_limit_cuts_episodes(policy):
