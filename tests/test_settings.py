@@ -61,6 +61,16 @@ def test_make_train_is_the_paper_limit_on_hopper():
     assert job.settings.noise == 0.05 and job.settings.env["speed"] == "abs" and job.settings.total_steps == 1_200_000
 
 
+def test_paper_preset_does_not_inherit_our_tuning():
+    """Algorithm 1 as printed: raw gradients, plain steps of 5e-5, a batch for each update, Lambda fixed."""
+    settings = read_settings(["algo=paper"])
+    dual, scheme = settings.dual, settings.scheme
+    assert (dual.lam, dual.t, dual.box, dual.lam_step, dual.t_step) == ("plain", "scaled", "wide", 5e-5, 5e-5)
+    assert dual.slack_clip == float("inf") and dual.lam_growth == 1.0
+    assert (scheme.dual_rollout, scheme.constant, scheme.units) == ("fresh", True, "raw")
+    assert settings.ppo.adam_eps == 1e-6 and settings.threshold == "paper" and settings.noise == 0.05
+
+
 def test_any_registered_id_works():
     from riskppo_jax.envs import registry
 
