@@ -48,7 +48,8 @@ class Variant:
 
 
 def _steps(**steps: float) -> sgda.DualHypers:
-    return sgda.DualHypers(slack_clip=float("inf"), **steps)  # exact gradients: every slack is to be believed
+    # exact gradients: every slack is to be believed
+    return sgda.DualHypers(slack_clip=float("inf"), gain_clip=float("inf"), gain_warmup=1.0, **steps)
 
 
 _DAMPED = Variant(sgda.Rule(), _steps(), "gradual", decay=100.0, hold=500, starts=16, iterate="last")

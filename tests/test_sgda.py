@@ -12,7 +12,7 @@ from riskppo_jax.risk import lagrangian, oce
 from riskppo_jax.risk.lagrangian import Constraint, Estimates, Problem
 
 PAPER = sgda.Rule("plain", "scaled", "wide")
-steps = partial(sgda.DualHypers, slack_clip=jnp.inf)
+steps = partial(sgda.DualHypers, slack_clip=jnp.inf, gain_clip=jnp.inf, gain_warmup=1.0)
 RANGE = {"v": (0.0, 5.0)}
 
 
