@@ -13,8 +13,9 @@ from riskppo_jax.errors import UserError
 from riskppo_jax.risk import oce
 from riskppo_jax.risk.lagrangian import Constraint, Problem
 from riskppo_jax.risk.utility import Utility
+from riskppo_jax.scheme import Scheme
 from riskppo_jax.settings import Settings
-from riskppo_jax.train import Hypers, Scheme, Trainer, make_train
+from riskppo_jax.train import Hypers, Trainer, make_train
 
 _BELOW = {
     "lam_step": 0.0, "t_step": 0.0, "lam_gain": 0.0, "lam_damping": 0.0, "slack_clip": 0.0, "gain_clip": 0.0,
@@ -33,6 +34,11 @@ class Job(NamedTuple):
     hypers: Hypers
     chunks: int  # log points of the whole run
     chunk: int  # iterations between two of them
+
+    def evaluates(self, iterations: int) -> bool:
+        """Whether the policy is evaluated after so many iterations: about `eval.points` times, evenly."""
+        points, chunk = self.settings.eval.points, iterations // self.chunk
+        return bool(points) and chunk * points // self.chunks > (chunk - 1) * points // self.chunks
 
 
 def build(settings: Settings) -> Job:
@@ -91,6 +97,7 @@ def describe(hypers: Hypers) -> dict[str, Any]:
 def _check_counts(settings: Settings) -> None:
     least = {
         "seed": 0, "total_steps": 1, "log.every": 1, "checkpoint.keep": 1, "eval.episodes": 1, "eval.bootstrap": 1,
+        "eval.points": 0, "eval.point_episodes": 1,
     }  # fmt: skip
     for key, low in least.items():
         area, _, name = key.rpartition(".")

@@ -1,5 +1,6 @@
 """What a policy does: whole episodes from fixed keys, and the risk of every step in them."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -72,8 +73,7 @@ def evaluate(
     """
     key = jax.random.key(EVALUATION_SEED) if key is None else key
     limit = limit or getattr(env, "limit", None) or 1000
-    run = jax.jit(_episodes, static_argnames=("env", "networks", "episodes", "deterministic", "limit"))
-    totals, (quantities, visited) = run(
+    totals, (quantities, visited) = _episodes(
         key, params, moments, noise, obs_clip,
         env=env, networks=networks, episodes=episodes, deterministic=deterministic, limit=limit,
     )  # fmt: skip
@@ -103,6 +103,23 @@ def risk_report(
     }
 
 
+def metrics(found: Evaluation, constraints: Sequence[Constraint]) -> dict[str, float]:
+    """An evaluation as entries of a log point; `i` counts the constraints."""
+    point = {f"eval/{name}": float(getattr(found, name).mean()) for name in ("reward", "cost", "length")}
+    for i, constraint in enumerate(constraints):
+        v, weights = jnp.asarray(-found.quantities[constraint.name]), jnp.asarray(found.visited, jnp.float32)
+        value, t_star = _risk(constraint.utility, v, weights)
+        point[f"eval/risk{i}"] = -float(value)
+        point[f"eval/quantile{i}"] = (-np.asarray(t_star, np.float64)).tolist()
+    return point
+
+
+@jax.jit
+def _risk(utility, x: Array, weights: Array) -> tuple[Array, Array]:
+    return utility.value(x, weights), utility.t_star(x, weights)
+
+
+@partial(jax.jit, static_argnames=("env", "networks", "episodes", "deterministic", "limit"))
 def _episodes(key, params, moments, noise, obs_clip, *, env, networks, episodes, deterministic, limit):
     key_reset, key_act = jax.random.split(key)
     worlds = jax.vmap(env.reset)(jax.random.split(key_reset, episodes))

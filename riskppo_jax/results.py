@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from riskppo_jax.build import Job, describe
-from riskppo_jax.evaluation import Evaluation, evaluate, risk_report
+from riskppo_jax.evaluation import Evaluation, evaluate, metrics, risk_report
 from riskppo_jax.train import BAD_ITERATIONS, RunState
 from riskppo_jax.traps import find_traps
 from riskppo_jax.writers import plain, read_points
@@ -40,10 +40,9 @@ def finish(job: Job, folder: Path, state: RunState, progress: "Progress", clock:
     }
     _write_samples(folder / "samples.npz", job, mean, sampled)
     if job.settings.report:
-        from riskppo_jax import figures, report
+        from riskppo_jax.report import write_run_report
 
-        figures.write_figures(folder / "figures", points, lane, mean)
-        report.write_report(folder, summary, job.settings)
+        write_run_report(folder, summary, job, state)
     _write_json(folder / "summary.json", summary)  # last: where it is, everything is
     _say(summary, folder)
     return 1 if lane["diverged"] else 0
@@ -55,6 +54,12 @@ def run_episodes(job: Job, state: RunState, deterministic: bool, episodes: int |
         job.env, job.trainer.networks, state.learner.params, state.moments, episodes or job.settings.eval.episodes,
         deterministic, job.hypers.noise, job.hypers.ppo.obs_clip,
     )  # fmt: skip
+
+
+def evaluation_point(job: Job, state: RunState) -> dict[str, float]:
+    """A few episodes of the mean action while training goes on, as entries of a log point."""
+    found = run_episodes(job, state, True, job.settings.eval.point_episodes)
+    return metrics(found, job.hypers.problem.constraints)
 
 
 def describe_lane(job: Job, state: RunState, mean: Evaluation, sampled: Evaluation) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import yaml
 
-from riskppo_jax import checkpoint
+from riskppo_jax import checkpoint, results
 from riskppo_jax.build import Job, build
 from riskppo_jax.display import Display
 from riskppo_jax.errors import UserError
@@ -37,12 +37,8 @@ class Progress(NamedTuple):
     wall_seconds: float = 0.0  # in all, of every process that worked on it
 
 
-
-
 def train(settings: Settings) -> int:
     """Trains, evaluates, and fills the run directory; returns the exit code."""
-    from riskppo_jax import results
-
     began = time.monotonic()
     job = build(settings)
     folder = Path(settings.output)
@@ -161,6 +157,8 @@ def _loop(
             spent, iterations = spent + now - chunk_began, iterations + job.chunk
             point = reduce_chunk(metrics)
             point["perf/steps_per_second"] = job.chunk * per / (now - chunk_began)
+            if job.evaluates(iterations):
+                point |= results.evaluation_point(job, state)
             point["perf/wall_seconds"] = clock()
             for writer in writers:
                 writer.write(point)

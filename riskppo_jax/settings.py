@@ -16,7 +16,7 @@ from typing import Any
 from riskppo_jax import sgda
 from riskppo_jax.config import Layout, PPOHypers
 from riskppo_jax.errors import UserError
-from riskppo_jax.train import Scheme
+from riskppo_jax.scheme import Scheme
 
 OPEN = ("env", "risk", "objective")  # mappings whose keys depend on the choice; checked by who reads them
 
@@ -60,7 +60,9 @@ class CheckpointSettings:
 
 @dataclass
 class EvalSettings:
-    episodes: int = 100
+    episodes: int = 100  # of the final evaluation
+    points: int = 50  # evaluations during training, about; 0 for none
+    point_episodes: int = 4  # of each of those
     bootstrap: int = 200  # resamples of episodes behind an interval
 
 

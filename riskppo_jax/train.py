@@ -6,7 +6,6 @@ in chunks and save between, or `vmap` a grid: same step, same numbers.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -17,6 +16,7 @@ from riskppo_jax import sgda
 from riskppo_jax.config import Layout, PPOHypers
 from riskppo_jax.envs.base import Env, State
 from riskppo_jax.envs.wrappers import with_noise
+from riskppo_jax.episodes import Episodes, episode_metrics, init_episodes, running_sums
 from riskppo_jax.errors import UserError
 from riskppo_jax.nets import Networks, make_networks
 from riskppo_jax.normalize import (
@@ -28,8 +28,9 @@ from riskppo_jax.normalize import (
     update_moments,
     update_reward_scale,
 )
-from riskppo_jax.risk import estimate, lagrangian
-from riskppo_jax.risk.lagrangian import Problem
+from riskppo_jax.risk import lagrangian
+from riskppo_jax.risk.lagrangian import Aux, Problem
+from riskppo_jax.scheme import Scheme
 from riskppo_jax.solvers.ppo import (
     Learner,
     Transition,
@@ -42,41 +43,9 @@ from riskppo_jax.solvers.ppo import (
     rollout,
 )
 from riskppo_jax.types import Array, ArrayLike, Key, Metrics, PyTree
+from riskppo_jax.view import View, of_episodes, of_steps, priced_episodes, priced_steps, risk_metrics
 
 BAD_ITERATIONS = 3  # in a row, after which a run stands still as diverged
-
-
-@dataclass(frozen=True)
-class Scheme:
-    """Static: what the paper leaves open around Algorithm 1.
-
-    Attributes:
-      dual_rollout: `same` lets one batch serve the dual step and then PPO; `fresh` collects one for each.
-      dual_policy: `sampled` constrains the policy that acts; `mean` the one that is deployed without sampling,
-        which needs a fresh batch.
-      occupancy: `uniform` over visited steps, or `discounted`.
-      constant: keep the constant `lam (c + t)` of the Lagrangian in the policy's reward.
-      units: steps on lambda and t see slack and t in units of the `threshold`, or `raw`.
-    """
-
-    dual_rollout: str = "same"
-    dual_policy: str = "sampled"
-    occupancy: str = "uniform"
-    constant: bool = False
-    units: str = "threshold"
-
-    def __post_init__(self):
-        accepted = {
-            "dual_rollout": ("same", "fresh"),
-            "dual_policy": ("sampled", "mean"),
-            "occupancy": ("uniform", "discounted"),
-            "units": ("threshold", "raw"),
-        }
-        for name, words in accepted.items():
-            if getattr(self, name) not in words:
-                raise UserError(f"scheme.{name}={getattr(self, name)}: accepts {', '.join(words)}")
-        if self.dual_policy == "mean" and self.dual_rollout == "same":
-            raise UserError("scheme.dual_policy=mean: accepts scheme.dual_rollout=fresh, a batch of its own")
 
 
 @struct.dataclass
@@ -92,17 +61,8 @@ class Hypers:
     noise: ArrayLike | None = None  # of the environment's actions; None leaves what it was made with
     lam_max: ArrayLike = 20.0  # where Lambda starts
     lam_init: ArrayLike = 0.0
-    t_init: ArrayLike = 0.0  # of every constraint, projected onto T
+    t_init: ArrayLike | Aux = 0.0  # of every constraint, or the whole tuple, projected onto T
     total_steps: ArrayLike = 1e6  # environment steps over which the learning rate falls to zero
-
-
-@struct.dataclass
-class Episodes:
-    """Episodes under way, and what those that ended in the last step of training had."""
-
-    reward: Array  # [env], so far
-    cost: Array
-    length: Array
 
 
 @struct.dataclass
@@ -118,6 +78,14 @@ class RunState:
     episodes: Episodes
     env_steps: Array  # all of them counted
     bad_streak: Array  # iterations in a row in which something was not finite
+
+
+class _Seen(NamedTuple):
+    """A batch, the episodes' sums at each of its steps, and what it shows of the problem."""
+
+    batch: Transition
+    sums: Episodes
+    view: View
 
 
 class Trainer(NamedTuple):
@@ -149,8 +117,12 @@ def make_train(
                 f"constraint {constraint.name!r}: this environment accepts {', '.join(env.constraint_names)}"
             )
     networks = make_networks(env.observation_size, env.action_size, env.num_actions, layout)
-    fresh = scheme.dual_rollout == "fresh"
-    steps_per_iteration = layout.batch_size * (2 if fresh else 1)
+    whole = scheme.risk_of == "episode"
+    limit = getattr(env, "limit", None)
+    if whole and not limit:
+        raise UserError("scheme.risk_of=episode: accepts an environment with a time limit")
+    summed = tuple(constraint.name for constraint in problem.constraints) if whole else ()
+    steps_per_iteration = layout.batch_size * scheme.rollouts
 
     def dual_sets(hypers: Hypers) -> sgda.Sets:
         reach = getattr(env, "reward_range", (-100.0, 100.0))
@@ -165,88 +137,103 @@ def make_train(
         envs = reset_envs(key_envs, env, layout.num_envs)
         if hypers.noise is not None:
             envs = with_noise(envs, hypers.noise)
-        zeros = jnp.zeros(layout.num_envs)
-        sets = dual_sets(hypers)
         state = RunState(
             key=key,
             learner=init_learner(key_net, networks),
             moments=init_moments((env.observation_size,)),
             scale=init_reward_scale(layout.num_envs),
-            dual=_start(sets, hypers),
+            dual=_start(dual_sets(hypers), hypers),
             envs=envs,
-            episodes=Episodes(zeros, zeros, zeros),
+            episodes=init_episodes(layout.num_envs, summed),
             env_steps=jnp.zeros((), jnp.uint32),
             bad_streak=jnp.zeros((), jnp.int32),
         )
         return jax.tree.map(_strong, state)
 
-    def step(state: RunState, hypers: Hypers) -> tuple[RunState, Metrics]:
-        key, key_roll, key_dual, key_sgd = jax.random.split(state.key, 4)
-        clip, gamma = hypers.ppo.obs_clip, hypers.ppo.gamma
+    def collect(state: RunState, key: Key, hypers: Hypers, deterministic: bool = False) -> tuple[RunState, _Seen]:
+        envs, batch = rollout(
+            key, env, networks, state.learner.params, state.moments, state.envs, layout, hypers.ppo.obs_clip,
+            deterministic,
+        )  # fmt: skip
+        episodes, sums = running_sums(state.episodes, batch)
+        view = of_episodes(batch, sums, limit) if whole else of_steps(batch, state.episodes.length, hypers.ppo.gamma)
+        return state.replace(envs=envs, episodes=episodes), _Seen(batch, sums, view)
 
-        def collect(key: Key, envs: State, deterministic: bool = False):
-            params, moments = state.learner.params, state.moments
-            return rollout(key, env, networks, params, moments, envs, layout, clip, deterministic)
+    def move_duals(state: RunState, view: View, key: Key, hypers: Hypers) -> sgda.DualState:
+        weights = view.weights if scheme.occupancy == "uniform" else view.discounted
 
-        # line 5: trajectories with the current policy
-        envs, batch = collect(key_roll, state.envs)
-        episodes, episode_metrics = _count_episodes(state.episodes, batch)
-        seen, started = batch, state.episodes.length
-        if fresh:
-            key_dual, key_fresh = jax.random.split(key_dual)
-            started = episodes.length
-            envs, seen = collect(key_fresh, envs, scheme.dual_policy == "mean")
-            episodes, _ = _count_episodes(episodes, seen)
-        visited = seen.valid.astype(seen.reward.dtype)
-        discounted = visited * estimate.occupancy_weights(seen.terminated | seen.truncated, gamma, started)
-        weights = visited if scheme.occupancy == "uniform" else discounted
-
-        # lines 6 and 7: prices and t, from that batch
         def oracle(lam, t):
-            return lagrangian.estimates(hypers.problem, t, seen.reward, seen.constraints, weights)
+            return lagrangian.estimates(hypers.problem, t, view.reward, view.quantities, weights)
 
-        t_star = lagrangian.batch_t_star(hypers.problem, seen.reward, seen.constraints, weights)
-        moved = sgda.dual_step(rule, dual_sets(hypers), state.dual, oracle, hypers.dual, t_star, key_dual)
-        sound = _all_finite((moved.lam, moved.t))
-        dual = _where(sound, moved, state.dual)
+        t_star = lagrangian.batch_t_star(hypers.problem, view.reward, view.quantities, weights)
+        moved = sgda.dual_step(rule, dual_sets(hypers), state.dual, oracle, hypers.dual, t_star, key)
+        # a batch in which no episode ended says nothing about episodes
+        return _where(jnp.sum(weights) > 0, moved, state.dual) if whole else moved
 
-        # line 4 of the next round: improve the policy on the same batch at the new prices
-        priced = lagrangian.priced_reward(
-            hypers.problem, dual.lam, dual.t, batch.reward, batch.constraints, scheme.constant
-        )
-        done = batch.terminated | batch.truncated
-        scale = update_reward_scale(state.scale, priced, done, gamma, batch.valid)
+    def improve(state: RunState, seen: _Seen, key: Key, lr: Array, hypers: Hypers) -> tuple[RunState, Metrics]:
+        batch, ppo = seen.batch, hypers.ppo
+        if whole:
+            priced = priced_episodes(hypers.problem, state.dual, batch, seen.sums, limit)
+        else:
+            priced = priced_steps(hypers.problem, state.dual, batch, scheme.constant)
+        scale = update_reward_scale(state.scale, priced, batch.terminated | batch.truncated, ppo.gamma, batch.valid)
         advantage, target = gae(
             priced * reward_factor(scale), batch.value, batch.next_value, batch.terminated, batch.truncated,
-            gamma, hypers.ppo.gae_lambda, batch.valid,
+            ppo.gamma, ppo.gae_lambda, batch.valid,
         )  # fmt: skip
-        lr = linear_decay(hypers.ppo.lr, state.env_steps / hypers.total_steps)
-        learner, ppo_metrics = ppo_update(
-            key_sgd, state.learner, make_batch(batch, advantage, target, state.moments, clip), networks,
-            hypers.ppo, layout, lr,
-        )  # fmt: skip
+        samples = make_batch(batch, advantage, target, state.moments, ppo.obs_clip)
+        learner, metrics = ppo_update(key, state.learner, samples, networks, ppo, layout, lr)
+        moments = state.moments
+        if layout.normalize_observations:
+            moments = update_moments(moments, batch.obs, batch.valid)
+        return state.replace(learner=learner, moments=moments, scale=scale), metrics
 
-        bad = ~sound | (ppo_metrics["ppo/skipped"] > 0)
-        after = RunState(
+    def step(before: RunState, hypers: Hypers) -> tuple[RunState, Metrics]:
+        key, key_roll, key_dual, key_sgd = jax.random.split(before.key, 4)
+        lr = linear_decay(hypers.ppo.lr, before.env_steps / hypers.total_steps)
+
+        # line 5: trajectories with the current policy
+        state, seen = collect(before, key_roll, hypers)
+        judged = seen
+        if scheme.dual_rollout == "fresh":
+            key_dual, key_fresh = jax.random.split(key_dual)
+            state, judged = collect(state, key_fresh, hypers, scheme.dual_policy == "mean")
+
+        # lines 6 and 7: prices and t, from that batch
+        moved = move_duals(state, judged.view, key_dual, hypers)
+        sound = _all_finite((moved.lam, moved.t))
+        state = state.replace(dual=_where(sound, moved, before.dual))
+
+        # line 4 of the next round: improve the policy on the same batch at the new prices
+        state, ppo_metrics = improve(state, seen, key_sgd, lr, hypers)
+        skipped = ppo_metrics["ppo/skipped"]
+        if scheme.policy_updates > 1:
+
+            def again(state: RunState, key: Key):
+                key_roll, key_sgd = jax.random.split(key)
+                state, seen = collect(state, key_roll, hypers)
+                return improve(state, seen, key_sgd, lr, hypers)
+
+            keys = jax.random.split(jax.random.fold_in(key_sgd, 1), scheme.policy_updates - 1)
+            state, more = jax.lax.scan(again, state, keys)
+            skipped = skipped + jnp.sum(more["ppo/skipped"])
+
+        bad = ~sound | (skipped > 0)
+        after = state.replace(
             key=key,
-            learner=learner,
-            moments=update_moments(state.moments, batch.obs, batch.valid),
-            scale=scale,
-            dual=dual,
-            envs=envs,
-            episodes=episodes,
-            env_steps=state.env_steps + steps_per_iteration,
-            bad_streak=jnp.where(bad, state.bad_streak + 1, 0),
+            env_steps=before.env_steps + steps_per_iteration,
+            bad_streak=jnp.where(bad, before.bad_streak + 1, 0),
         )
         # a run that diverged stands still, so that its neighbours in a sweep can go on
-        after = _where(state.bad_streak < BAD_ITERATIONS, after, state)
+        after = _where(before.bad_streak < BAD_ITERATIONS, after, before)
         return after, {
             "train/env_steps": after.env_steps,
-            "train/diverged": jnp.sum(~batch.valid),
+            "train/diverged": jnp.sum(~seen.batch.valid),
             "train/bad_streak": after.bad_streak,
-            **episode_metrics,
-            **_risk_metrics(hypers.problem, dual, seen, visited, discounted),
+            **episode_metrics(seen.sums, seen.batch),
+            **risk_metrics(hypers.problem, state.dual, judged.view),
             **ppo_metrics,
+            "ppo/skipped": skipped,
         }
 
     return Trainer(init, step, networks, Hypers(problem), steps_per_iteration)
@@ -272,9 +259,11 @@ def _units(problem: Problem, env: Env) -> Array:
 
 
 def _start(sets: sgda.Sets, hypers: Hypers) -> sgda.DualState:
-    """Prices and t before the first step; the objective's own t starts at 0."""
-    t = jax.tree.map(jnp.zeros_like, sets.t_low)
-    t = (t[0], *(jnp.full_like(t_i, hypers.t_init) for t_i in t[1:]))
+    """Prices and t before the first step; the objective's own t starts at 0 unless all are given."""
+    t = hypers.t_init
+    if not isinstance(t, tuple):
+        zeros = jax.tree.map(jnp.zeros_like, sets.t_low)
+        t = (zeros[0], *(jnp.full_like(zero, hypers.t_init) for zero in zeros[1:]))
     return sgda.init(sets, hypers.lam_init, t)
 
 
@@ -289,49 +278,3 @@ def _all_finite(tree: PyTree) -> Array:
 
 def _where(condition: Array, new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
-
-
-def _count_episodes(episodes: Episodes, batch: Transition) -> tuple[Episodes, Metrics]:
-    """Returns, costs and lengths of the episodes that ended in this batch; NaN where none did."""
-
-    def step(running: Episodes, step):
-        reward, cost, done = step
-        full = Episodes(running.reward + reward, running.cost + cost, running.length + 1.0)
-        kept = jax.tree.map(lambda x: jnp.where(done, 0.0, x), full)
-        return kept, jax.tree.map(lambda x: jnp.sum(jnp.where(done, x, 0.0)), full)
-
-    done = batch.terminated | batch.truncated
-    episodes, ended = jax.lax.scan(step, episodes, (batch.reward, batch.cost, done))
-    count = jnp.sum(done)
-    return episodes, {
-        "train/return": jnp.sum(ended.reward) / count,
-        "train/episode_cost": jnp.sum(ended.cost) / count,
-        "train/episode_length": jnp.sum(ended.length) / count,
-        "train/episodes": count,
-        "train/terminated": jnp.sum(batch.terminated),
-        "train/reward": jnp.mean(batch.reward),
-        "train/cost": jnp.mean(batch.cost),
-    }
-
-
-def _risk_metrics(
-    problem: Problem, dual: sgda.DualState, batch: Transition, visited: Array, discounted: Array
-) -> Metrics:
-    """Per constraint: price, t, slack at t, the batch's own best t, risk and mean; also by discounted visits."""
-    metrics = {}
-    found = lagrangian.estimates(problem, dual.t, batch.reward, batch.constraints, visited)
-    for i, constraint in enumerate(problem.constraints):
-        v = batch.constraints[constraint.name]
-        area = f"constraint{i}"
-        metrics |= {
-            f"{area}/lam": dual.lam[i],
-            f"{area}/lam_max": dual.lam_max[i],
-            f"{area}/t": dual.t[i + 1],
-            f"{area}/slack": found.slack[i],
-            f"{area}/t_batch": constraint.utility.t_star(-v, visited),
-            f"{area}/t_batch_discounted": constraint.utility.t_star(-v, discounted),
-            f"{area}/risk": -constraint.utility.value(-v, visited),
-            f"{area}/mean": estimate.weighted_mean(v, visited),
-            f"{area}/threshold": jnp.asarray(constraint.threshold),
-        }
-    return metrics

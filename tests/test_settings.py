@@ -10,8 +10,9 @@ from riskppo_jax.build import build, plan
 from riskppo_jax.config import Layout, PPOHypers
 from riskppo_jax.envs.registry import list_envs
 from riskppo_jax.risk import oce
+from riskppo_jax.scheme import Scheme
 from riskppo_jax.settings import Settings, conf_dir, differences, expand, from_dict, read_settings, to_dict
-from riskppo_jax.train import Hypers, Scheme
+from riskppo_jax.train import Hypers
 
 
 def test_schema_defaults_are_the_python_defaults():
@@ -45,7 +46,7 @@ def test_every_utility_has_a_preset():
 def test_every_algorithm_builds(algo):
     job = build(read_settings([f"algo={algo}", "env=SafetyHopperVelocity-v1"]))
     names = [c.utility.config()["name"] for c in job.hypers.problem.constraints]
-    expected = {"ppo": [], "riskppo": ["cvar"], "paper": ["cvar"]}.get(algo, ["mean"])
+    expected = {"ppo": [], "ppo_lagrangian": ["mean"], "pid_lagrangian": ["mean"]}.get(algo, ["cvar"])
     assert job.settings.algo == algo and names == expected
 
 

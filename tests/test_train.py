@@ -1,5 +1,7 @@
 """The trainer as a pair of functions: however it is driven, the numbers are the same."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,10 +10,14 @@ import tabular_cli
 
 from riskppo_jax import sgda
 from riskppo_jax.config import Layout
+from riskppo_jax.episodes import init_episodes, running_sums
 from riskppo_jax.errors import UserError
 from riskppo_jax.risk import oce
-from riskppo_jax.risk.lagrangian import Constraint, Problem
-from riskppo_jax.train import BAD_ITERATIONS, Scheme, make_train, scan_steps
+from riskppo_jax.risk.lagrangian import Constraint, Problem, priced_reward
+from riskppo_jax.scheme import Scheme
+from riskppo_jax.solvers.ppo import Transition
+from riskppo_jax.train import BAD_ITERATIONS, make_train, scan_steps
+from riskppo_jax.view import of_episodes, priced_episodes
 
 LAYOUT = Layout(num_envs=2, horizon=4, num_minibatches=2, num_epochs=2, hidden_sizes=(4,))
 
@@ -159,3 +165,91 @@ def test_a_single_bad_round_is_forgotten(trainer, start, step):
     assert int(state.bad_streak) == 1
     state, _ = step(state, trainer.hypers)
     assert int(state.bad_streak) == 0 and int(state.learner.skipped) > 0
+
+
+def test_more_policy_updates_take_more_batches(env):
+    trainer = make_train(env, LAYOUT, chain(), scheme=Scheme(policy_updates=3))
+    assert trainer.steps_per_iteration == 3 * LAYOUT.batch_size
+    state = trainer.init(jax.random.key(0), trainer.hypers)
+    after, metrics = jax.jit(trainer.step)(state, trainer.hypers)
+    assert after.env_steps == 3 * LAYOUT.batch_size
+    assert after.dual.count == 1
+    per_update = LAYOUT.num_epochs * LAYOUT.num_minibatches
+    assert after.learner.optimizer.count == 3 * per_update
+    assert np.isfinite(metrics["ppo/loss"])
+
+
+def test_observations_are_left_alone_where_asked(env):
+    layout = Layout(
+        num_envs=2, horizon=4, num_minibatches=2, num_epochs=1, hidden_sizes=(4,), normalize_observations=False
+    )
+    trainer = make_train(env, layout, chain())
+    state = trainer.init(jax.random.key(0), trainer.hypers)
+    after, _ = jax.jit(trainer.step)(state, trainer.hypers)
+    assert_same(after.moments, state.moments)
+
+
+class TestEpisodeRisk:
+    """`risk_of: episode`: sums over the time limit, seen where an episode ends."""
+
+    def batch(self, seed=0, steps=7, envs=3):
+        rng = np.random.default_rng(seed)
+        done = rng.random((steps, envs)) < 0.3
+        fields = {name: jnp.zeros((steps, envs)) for name in Transition._fields}
+        fields |= {
+            "reward": jnp.asarray(rng.normal(size=(steps, envs)), jnp.float32),
+            "constraints": {"v1": jnp.asarray(rng.random((steps, envs)), jnp.float32)},
+            "terminated": jnp.asarray(done),
+            "truncated": jnp.zeros((steps, envs), bool),
+            "valid": jnp.ones((steps, envs), bool),
+        }
+        return Transition(**fields), done
+
+    def test_sums_by_hand(self):
+        batch, done = self.batch()
+        episodes, sums = running_sums(init_episodes(3, ("v1",)), batch)
+        expected = np.zeros((7, 3))
+        for env_index in range(3):
+            total = 0.0
+            for k in range(7):
+                total += float(batch.constraints["v1"][k, env_index])
+                expected[k, env_index] = total
+                if done[k, env_index]:
+                    total = 0.0
+            assert episodes.quantities["v1"][env_index] == pytest.approx(total, abs=1e-6)
+        np.testing.assert_allclose(sums.quantities["v1"], expected, rtol=1e-5)
+        view = of_episodes(batch, sums, 10)
+        np.testing.assert_array_equal(np.asarray(view.weights, bool), done)
+        np.testing.assert_allclose(view.quantities["v1"], expected / 10, rtol=1e-5)
+
+    def test_step_prices_add_up_to_the_episode_s(self):
+        batch, done = self.batch(1)
+        problem = chain(0.3, 0.2)
+        dual = sgda.init(sgda.sets(problem, (-1.0, 1.0), {"v1": (0.0, 1.0)}, 5.0), 1.7, (0.0, -0.1))
+        _, sums = running_sums(init_episodes(3, ("v1",)), batch)
+        priced = np.asarray(priced_episodes(problem, dual, batch, sums, 10))
+        whole = 10 * priced_reward(problem, dual.lam, dual.t, sums.reward / 10, {"v1": sums.quantities["v1"] / 10})
+        for env_index in range(3):
+            total = 0.0
+            for k in range(7):
+                total += priced[k, env_index]
+                if done[k, env_index]:
+                    assert total == pytest.approx(float(whole[k, env_index]), abs=1e-4)
+                    total = 0.0
+
+    def test_prices_rest_while_no_episode_ends(self, env):
+        class Limited(type(env)):
+            limit = 1000
+
+        limited = object.__new__(Limited)
+        limited.__dict__ |= env.__dict__ | {"mdp": env.mdp.replace(gamma=1.0)}  # never stops by itself
+        trainer = make_train(limited, LAYOUT, chain(threshold=0.1), scheme=Scheme(risk_of="episode"))
+        state = trainer.init(jax.random.key(0), trainer.hypers)
+        after, metrics = jax.jit(trainer.step)(state, trainer.hypers)
+        assert metrics["train/episodes"] == 0
+        assert_same(after.dual, state.dual)
+        assert np.isnan(metrics["constraint0/risk"])
+
+    def test_needs_a_time_limit(self, env):
+        with pytest.raises(UserError, match=r"scheme\.risk_of=episode"):
+            make_train(env, LAYOUT, chain(), scheme=Scheme(risk_of="episode"))
