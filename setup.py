@@ -10,5 +10,5 @@ presets = ["riskppo_jax.conf", *(f"riskppo_jax.conf.{group}" for group in groups
 setup(
     packages=[*find_packages(include=["riskppo_jax*"]), *presets],
     package_dir={"riskppo_jax.conf": "conf"},
-    package_data={name: ["*.yaml"] for name in presets},
+    package_data={"riskppo_jax.report": ["*.css", "*.js"]} | {name: ["*.yaml"] for name in presets},
 )

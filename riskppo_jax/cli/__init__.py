@@ -14,8 +14,11 @@ VERBS = {
     "bench": "measure speed against the alternatives",
     "envs": "list the tasks with their sizes, thresholds and engines",
     "evaluate": "run a trained policy for whole episodes and print what it does",
-    "export": "write a trained policy as plain arrays",
+    "export": "write a trained policy for use elsewhere: .npz, .onnx or .stablehlo",
     "parity": "replay recorded steps of the original tasks and measure the difference",
+    "plot": "write the figures of runs and sweeps for print, PNG and PDF",
+    "render": "film a trained policy, or look at a task",
+    "report": "write one self-contained page about runs, sweeps and folders of them",
     "train": "train a policy, evaluate it, and leave a run directory",
     "truth": "run descent-ascent on finite problems whose optimum is known exactly",
 }

@@ -1,0 +1,30 @@
+"""`riskppo plot RUN...`: the figures of runs, sweeps and folders of them, for print."""
+
+import argparse
+from pathlib import Path
+
+from riskppo_jax.errors import UserError
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="run directories, or folders that hold some")
+    parser.add_argument("--out", metavar="DIR", type=Path, help="where to write (default: RUN/figures, or figures)")
+    parser.add_argument("--formats", default="png,pdf", metavar="A,B", help="png, pdf, svg (default: %(default)s)")
+
+
+def run(args: argparse.Namespace) -> int:
+    from riskppo_jax.plotting import write_figures
+    from riskppo_jax.runs import read_runs
+
+    formats = tuple(word for word in args.formats.split(",") if word)
+    if not formats or not set(formats) <= {"png", "pdf", "svg"}:
+        raise UserError(f"--formats {args.formats}: accepts png, pdf, svg, or several with commas between")
+    runs = read_runs(args.runs)
+    for run in runs:
+        if not run.summary:
+            raise UserError(f"{run.folder}: is not finished; plot accepts runs with a summary.json")
+    out = args.out or (runs[0].folder if len(runs) == 1 else Path()) / "figures"
+    written = write_figures(runs, out, formats)
+    print(f"written: {len(written)} files in {out}: " + ", ".join(str(path.relative_to(out)) for path in written[:8])
+          + (" ..." if len(written) > 8 else ""))  # fmt: skip
+    return 0

@@ -1,0 +1,94 @@
+"""`riskppo render RUN`: a film of the trained policy; `riskppo render --random ENV`: a look at a task."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from riskppo_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from riskppo_jax.render import Recording
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", type=Path, nargs="?", help="a run directory")
+    parser.add_argument("--random", metavar="ENV", help="an untrained scene instead: two pictures and a short film")
+    parser.add_argument("--out", metavar="DIR", type=Path, help="where to write (default: RUN/video, or .)")
+    parser.add_argument("--seconds", type=float, metavar="S", help="simulated time to show (default: 8; 3 if random)")
+    parser.add_argument("--size", default="640x480", metavar="WxH", help="of a frame (default: %(default)s)")
+    parser.add_argument("--lane", type=int, metavar="I", help="which run of a sweep (default: the first)")
+    parser.add_argument("--sampled", action="store_true", help="sampled actions in place of the mean action")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the world (default: %(default)s)")
+
+
+def run(args: argparse.Namespace) -> int:
+    import jax
+
+    from riskppo_jax.render import find_backend, record
+    from riskppo_jax.render.record import steps_for
+
+    if (args.run is None) == (args.random is None):
+        raise UserError("render accepts a run directory, or --random with the id of a task")
+    width, height = _size(args.size)
+    seconds = args.seconds if args.seconds is not None else (3.0 if args.random else 8.0)
+    if not 0 < seconds <= 600:
+        raise UserError(f"--seconds {seconds:g}: accepts a time above 0 and up to 600")
+    print(f"drawing with {find_backend()}", flush=True)
+    env, act, limits, label = _scene(args)
+    found = record(env, act, steps_for(env, seconds), jax.random.key(args.seed), limits)
+    out = args.out or (Path() if args.random else args.run / "video")
+    out.mkdir(parents=True, exist_ok=True)
+    written = _pictures(found, out, label, width, height) if args.random else []
+    written += _films(found, out, label, width, height)
+    print("written: " + ", ".join(str(path) for path in written))
+    return 0
+
+
+def _scene(args: argparse.Namespace):
+    """Environment, policy, limits to show, and the stem of the files."""
+    from riskppo_jax.envs.registry import make_env
+    from riskppo_jax.render import policy_of, random_policy
+    from riskppo_jax.runs import restore_lane
+
+    if args.random:
+        env = make_env(args.random)
+        return env, random_policy(env), None, args.random
+    job, state = restore_lane(args.run, args.lane or 0)
+    limits = {c.name: float(c.threshold) for c in job.hypers.problem.constraints}
+    name = "policy" if args.lane is None else f"policy_lane{args.lane}"
+    return job.env, policy_of(job, state, not args.sampled), limits, name
+
+
+def _films(found: "Recording", out: Path, label: str, width: int, height: int) -> list[Path]:
+    from riskppo_jax.render import film, write_gif, write_mp4
+    from riskppo_jax.render.video import stride
+
+    frames = list(film(found, width, height))
+    fps = 1.0 / (found.dt * stride(found))
+    return [write_mp4(out / f"{label}.mp4", frames, fps), write_gif(out / f"{label}.gif", frames, fps)]
+
+
+def _pictures(found: "Recording", out: Path, label: str, width: int, height: int) -> list[Path]:
+    import mujoco
+    from PIL import Image
+
+    from riskppo_jax.render import Scene
+    from riskppo_jax.render.scene import top_camera, tracking_camera
+
+    data = mujoco.MjData(found.model)
+    found.place(data, 0)
+    written = []
+    with Scene(found.model, width, height) as scene:
+        cameras = (("top", top_camera(found.model, data)), ("track", tracking_camera(found.model)))
+        for name, camera in cameras:
+            path = out / f"{label}_{name}.png"
+            Image.fromarray(scene.draw(data, camera)).save(path)
+            written.append(path)
+    return written
+
+
+def _size(text: str) -> tuple[int, int]:
+    parts = text.lower().split("x")
+    if len(parts) != 2 or not all(part.isdigit() and 64 <= int(part) <= 4096 and not int(part) % 2 for part in parts):
+        raise UserError(f"--size {text}: accepts WIDTHxHEIGHT in even pixels from 64 to 4096, such as 640x480")
+    return int(parts[0]), int(parts[1])

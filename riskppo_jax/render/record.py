@@ -1,0 +1,139 @@
+"""Episodes as MuJoCo states: what the physics carried, step by step, with what was earned and constrained."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import mujoco
+import numpy as np
+
+from riskppo_jax.envs.base import Env
+from riskppo_jax.errors import UserError
+from riskppo_jax.normalize import normalize
+from riskppo_jax.types import Array, Key, PyTree
+
+if TYPE_CHECKING:
+    from riskppo_jax.build import Job
+
+Act = Callable[[Key, Array], Array]  # key, observation -> action
+
+_SPEC = sum(
+    int(getattr(mujoco.mjtState, f"mjSTATE_{name}"))
+    for name in ("TIME", "QPOS", "QVEL", "ACT", "HISTORY", "WARMSTART", "MOCAP_POS", "MOCAP_QUAT")
+    if hasattr(mujoco.mjtState, f"mjSTATE_{name}")
+)  # what the native engine carries
+
+
+class Recording(NamedTuple):
+    """Steps of one world, episode after episode; fields lead with the step."""
+
+    model: mujoco.MjModel
+    dt: float  # seconds of simulation between two steps
+    qpos: np.ndarray  # [step, nq], after the step
+    mocap: np.ndarray  # [step, nmocap, 7]
+    reward: np.ndarray
+    cost: np.ndarray
+    quantities: dict[str, np.ndarray]
+    thresholds: dict[str, float]
+    episode: np.ndarray  # number of the episode a step belongs to, from 0
+
+    def place(self, data: mujoco.MjData, step: int) -> None:
+        """Puts `data` where the world was after `step`."""
+        data.qpos[:] = self.qpos[step]
+        data.mocap_pos[:], data.mocap_quat[:] = self.mocap[step, :, :3], self.mocap[step, :, 3:]
+        mujoco.mj_forward(self.model, data)
+
+
+def record(
+    env: Env, act: Act, steps: int, key: Key | None = None, thresholds: dict[str, float] | None = None
+) -> Recording:
+    """Runs `act` in one world for `steps` steps; episodes follow each other.
+
+    Args:
+      env: a task with a MuJoCo model; it resets itself.
+      act: the policy, of a key and an observation.
+      steps: how many; those that end an episode are left out, since they show the next one's start.
+      key: of the world; fixed by default.
+      thresholds: limits to show; by default the task's own.
+    """
+    model = model_of(env)
+    key = jax.random.key(0) if key is None else key
+    seen = jax.device_get(jax.jit(_run, static_argnames=("env", "act", "steps"))(key, env=env, act=act, steps=steps))
+    sims, reward, cost, quantities, done = seen
+    shown = ~done
+    if not shown.any():
+        raise UserError(f"steps={steps}: every episode ended at once, there is nothing to show; accepts more steps")
+    qpos, mocap = zip(*(_pose(model, jax.tree.map(lambda x, i=i: x[i], sims)) for i in np.flatnonzero(shown)),
+                      strict=True)  # fmt: skip
+    return Recording(
+        model=model,
+        dt=float(env.dt),
+        qpos=np.array(qpos),
+        mocap=np.array(mocap).reshape(len(mocap), model.nmocap, 7),
+        reward=reward[shown],
+        cost=cost[shown],
+        quantities={name: value[shown] for name, value in quantities.items()},
+        thresholds=dict(env.thresholds if thresholds is None else thresholds),
+        episode=(np.cumsum(done) - done)[shown],
+    )
+
+
+def policy_of(job: "Job", state: Any, deterministic: bool = True) -> Act:
+    """The policy of a run at `state`; the mean action, or sampled ones."""
+    params, moments, clip = state.learner.params, state.moments, job.hypers.ppo.obs_clip
+
+    def act(key: Key, obs: Array) -> Array:
+        law = job.trainer.networks.policy(params, normalize(moments, obs, clip))
+        return law.mode() if deterministic else law.sample(seed=key)
+
+    return act
+
+
+def random_policy(env: Env) -> Act:
+    """Actions drawn evenly from the task's range."""
+    low, high = getattr(env, "action_range", (-1.0, 1.0))
+
+    def act(key: Key, obs: Array) -> Array:
+        del obs
+        return jax.random.uniform(key, (env.action_size,), minval=low, maxval=high)
+
+    return act
+
+
+def model_of(env: Env) -> mujoco.MjModel:
+    """The compiled model behind a task."""
+    engine = getattr(env, "engine", None)
+    if getattr(engine, "model", None) is None:
+        raise UserError("env: this task has no physics, so there is nothing to draw; accepts one with a MuJoCo model")
+    return engine.model
+
+
+def _run(key: Key, *, env: Env, act: Act, steps: int) -> PyTree:
+    key_reset, key_act = jax.random.split(key)
+
+    def step(state, key):
+        state = env.step(state, act(key, state.obs))
+        done = state.terminated | state.truncated
+        return state, (state.sim, state.reward, state.cost, state.constraints, done)
+
+    return jax.lax.scan(step, env.reset(key_reset), jax.random.split(key_act, steps))[1]
+
+
+def _pose(model: mujoco.MjModel, sim: PyTree) -> tuple[np.ndarray, np.ndarray]:
+    """`qpos` and mocap poses in what an engine carries: raw words of MuJoCo's state, or a structure with names."""
+    for node in jax.tree.leaves(sim, is_leaf=lambda x: hasattr(x, "qpos") and hasattr(x, "mocap")):
+        if hasattr(node, "qpos"):
+            return np.asarray(node.qpos, float), np.asarray(node.mocap, float).reshape(model.nmocap, 7)
+        words = np.asarray(node)
+        size = mujoco.mj_stateSize(model, _SPEC)
+        if words.dtype == np.uint32 and words.size >= 2 * size:
+            data = mujoco.MjData(model)
+            mujoco.mj_setState(model, data, np.ascontiguousarray(words).view(np.float64)[:size], _SPEC)
+            return data.qpos.copy(), np.concatenate([data.mocap_pos, data.mocap_quat], axis=1)
+    raise UserError("env: its state holds no posture that can be drawn; accepts tasks on the engines of this package")
+
+
+def steps_for(env: Env, seconds: float) -> int:
+    """Steps that last `seconds` in the simulated world."""
+    model_of(env)
+    return max(1, round(seconds / float(env.dt)))

@@ -1,0 +1,68 @@
+"""`report.html`: one page about one run or many that needs nothing else, neither network nor files."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from riskppo_jax.report import replay
+from riskppo_jax.report.page import page
+from riskppo_jax.runs import Run, read_run, read_runs, restore_lane
+
+_REPLAYS = 4  # lanes of a sweep that are shown at work; each adds about a hundred kilobytes
+
+__all__ = ["write_report", "write_run_report"]
+
+
+def write_report(runs: Iterable[str | Path], out: str | Path | None = None, replays: bool = True) -> Path:
+    """Writes the page of these runs, sweeps and folders of them.
+
+    Args:
+      runs: run directories and folders that hold some.
+      out: file to write; by default `report.html` in the run directory, or here if there are several.
+      replays: record the policy where a run has no replay yet and its task can be drawn.
+    """
+    if isinstance(out, dict):  # TEMPORARY: processes started before this package
+        return _write([read_run(runs, summary=out)], Path(runs) / "report.html")
+    found = read_runs(runs)
+    if replays:
+        for run in found:
+            _ensure_replay(run)
+    return _write(found, Path(out) if out else (found[0].folder if len(found) == 1 else Path()) / "report.html")
+
+
+def write_run_report(folder: Path, summary: dict[str, Any], job: Any, state: Any) -> Path:
+    """Figures, replay and page of a run that has just ended, before its summary is on disk.
+
+    Args:
+      folder: the run directory.
+      summary: what `summary.json` will hold.
+      job: the run.
+      state: its final state; of a sweep with a leading axis.
+    """
+    import jax
+
+    from riskppo_jax import plotting
+
+    run = read_run(folder, summary=summary)
+    plotting.write_figures([run], folder / "figures", formats=("png",))
+    lanes = range(min(len(run.lanes), _REPLAYS))
+    stacked = state.env_steps.ndim > 0
+    replay.write_replay(folder, job, {i: jax.tree.map(lambda x, i=i: x[i], state) if stacked else state for i in lanes})
+    return _write([run], folder / "report.html")
+
+
+def _ensure_replay(run: Run) -> None:
+    if (run.folder / replay.FILE).exists() or not (run.folder / "checkpoints").is_dir() or not run.summary:
+        return
+    states = {}
+    for lane in range(min(len(run.lanes), _REPLAYS)):
+        job, states[lane] = restore_lane(run.folder, lane)
+    replay.write_replay(run.folder, job, states)
+
+
+def _write(runs: list[Run], path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".tmp")
+    draft.write_text(page(runs), encoding="utf-8")
+    draft.replace(path)
+    return path

@@ -1,0 +1,146 @@
+"""What the page draws, as plain JSON: curves, histograms, groups over seeds, the frontier's points."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from riskppo_jax.errors import UserError
+from riskppo_jax.report.words import plain_symbol, verdict
+from riskppo_jax.runs import Lane, Run, describe_point, groups
+from riskppo_jax.settings import differences, read_settings, to_dict
+
+_POINTS = 300  # of a curve
+_BINS = 60
+_SKIPPED = ("output", "resume", "report")  # where a run was written says nothing about it
+
+
+def page_data(runs: Sequence[Run]) -> dict[str, Any]:
+    """Everything the page's script needs."""
+    lanes = [_lane(k, run, lane, len(runs) > 1) for k, run in enumerate(runs) for lane in run.lanes]
+    return {"lanes": lanes, "groups": _groups(runs)}
+
+
+def lane_label(run: Run, lane: Lane, several: bool) -> str:
+    """`run: beta 0.1, seed 2`; the run is named where there is more than one."""
+    point = describe_point(lane.point) or f"lane {lane.index}"
+    return f"{run.name}: {point}" if several else point
+
+
+def preset_differences(config: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Settings in which a run departs from the preset of its task, algorithm and risk: name, preset, run."""
+    words = [f"env={config['env'].get('id')}", f"algo={config['algo']}"]
+    words += [f"{area}={config[area]['name']}" for area in ("risk", "objective") if config.get(area, {}).get("name")]
+    try:
+        preset = to_dict(read_settings(words))
+    except UserError:  # a task that only the run's own script knows
+        preset = to_dict(read_settings([word for word in words if not word.startswith("env=")]))
+        preset["env"] = dict(config["env"])
+    found = differences(preset, config)
+    return [(name, old, new) for name, (old, new) in found.items() if name not in _SKIPPED]
+
+
+def command(config: Mapping[str, Any]) -> str:
+    """A command that asks for the same run again."""
+    words = [f"env={config['env'].get('id')}", f"algo={config['algo']}"]
+    words += [f"risk={config['risk']['name']}"] if config.get("risk", {}).get("name") else []
+    for name, _, value in preset_differences(config):
+        if isinstance(value, Mapping):
+            words += [f"{name}.{key}={_value(item)}" for key, item in value.items()]
+        else:
+            words.append(f"{name}={_value(value)}")
+    return "riskppo train " + " ".join(dict.fromkeys(f"'{w}'" if set(w) & set("[]{} ") else w for w in words))
+
+
+def grid(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """Curves over seeds on one grid of steps: `steps [p]`, `values [seed, p]`, over the range all of them cover."""
+    curves = [(steps, values) for steps, values in curves if len(steps) > 1]
+    if not curves:
+        return np.zeros(0), np.zeros((0, 0))
+    low, high = max(steps[0] for steps, _ in curves), min(steps[-1] for steps, _ in curves)
+    longest = max((steps for steps, _ in curves), key=len)
+    steps = longest[(longest >= low) & (longest <= high)]
+    return steps, np.array([np.interp(steps, *curve) for curve in curves])
+
+
+def _lane(k: int, run: Run, lane: Lane, several: bool) -> dict[str, Any]:
+    steps, values, kind = lane.reward_curve()
+    evaluated = lane.found.get("eval", {})
+    return {
+        "run": k,
+        "lane": lane.index,
+        "label": lane_label(run, lane, several),
+        "env": run.env,
+        "algo": run.algo,
+        "point": lane.point,
+        "reward": evaluated.get("reward_mean"),
+        "reward_std": evaluated.get("reward_std"),
+        "reward_curve": {**_thin(steps, value=values), "kind": kind},
+        "constraints": [_constraint(i, lane, c) for i, c in enumerate(lane.found.get("constraints", []))],
+    }
+
+
+def _constraint(i: int, lane: Lane, c: Mapping[str, Any]) -> dict[str, Any]:
+    curves = {name: lane.curve(f"constraint{i}/{name}") for name in ("t", "t_batch", "risk", "lam")}
+    drawn = {name: _thin(steps, value=values) for name, (steps, values) in curves.items()}
+    return {
+        "name": c["name"],
+        "symbol": plain_symbol(c["risk"]),
+        "threshold": c["threshold"],
+        "risk": c["risk_value"],
+        "ci": c["risk_value_ci"],
+        "quantile": float(np.mean(c["quantile"])),
+        "minus_t": 0.0 - float(np.mean(c["t"])),
+        "lam": c["lam"],
+        "mark": verdict(c).mark,
+        "curves": drawn,
+        "histogram": _histogram(lane.samples.get(c["name"]), c["threshold"]),
+    }
+
+
+def _groups(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    found = []
+    for label, lanes in groups(runs).items():
+        steps, values = grid([lane.reward_curve()[:2] for lane in lanes])
+        if not len(steps):
+            continue
+        found.append(
+            {
+                "label": label,
+                "seeds": len(values),
+                **_thin(steps, mean=values.mean(0), low=values.min(0), high=values.max(0)),
+            }
+        )
+    return found
+
+
+def _thin(steps: np.ndarray, **columns: np.ndarray) -> dict[str, list[float]]:
+    """At most `_POINTS` of a curve, evenly chosen, the last one among them; five digits are enough to draw."""
+    keep = np.unique(np.linspace(0, max(len(steps) - 1, 0), min(len(steps), _POINTS)).round().astype(int))
+    return {name: _digits(column[keep]) for name, column in {"steps": steps, **columns}.items()}
+
+
+def _histogram(samples: np.ndarray | None, threshold: float) -> dict[str, list[float]] | None:
+    if samples is None or not len(samples):
+        return None
+    low, high = np.quantile(samples, [0.0005, 0.9995])
+    low, high = min(low, threshold), max(high, threshold)
+    pad = 0.02 * (high - low) or 0.5
+    density, edges = np.histogram(samples, bins=_BINS, range=(low - pad, high + pad), density=True)
+    return {"density": _digits(density), "edges": _digits(edges)}
+
+
+def _digits(values: np.ndarray) -> list[float]:
+    return [float(f"{value:.5g}") for value in values]
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_value, value)) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_value(item)}" for key, item in value.items()) + "}"
+    return str(value)

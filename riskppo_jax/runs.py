@@ -1,0 +1,225 @@
+"""Reading what runs left behind: a run directory, a sweep, or a folder with any number of both."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from riskppo_jax.errors import UserError
+
+SEED = "seed"
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One training run; a sweep has several in one directory."""
+
+    index: int
+    found: dict[str, Any]  # its entry of `summary.json`; empty while the run goes on
+    points: list[dict[str, Any]]  # its log points
+    samples: dict[str, np.ndarray] = field(default_factory=dict)  # of the final evaluation
+
+    @property
+    def point(self) -> dict[str, Any]:
+        """The swept settings' values here; the seed alone outside a sweep."""
+        return self.found.get("point") or {SEED: self.found.get(SEED)}
+
+    def curve(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Environment steps and values of a metric where it has one; vectors become their mean."""
+        pairs = [
+            (point["train/env_steps"], np.mean(point[name])) for point in self.points if point.get(name) is not None
+        ]
+        steps, values = zip(*pairs, strict=True) if pairs else ((), ())
+        return np.array(steps, float), np.array(values, float)
+
+    def reward_curve(self) -> tuple[np.ndarray, np.ndarray, str]:
+        """Return of evaluation episodes during training; of training episodes where there were none."""
+        steps, values = self.curve("eval/reward")
+        if len(steps):
+            return steps, values, "evaluation"
+        return *self.curve("train/return"), "training"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory, read."""
+
+    folder: Path
+    name: str
+    config: dict[str, Any]
+    summary: dict[str, Any]  # empty while the run goes on
+    lanes: tuple[Lane, ...]
+
+    @property
+    def env(self) -> str:
+        return self.config.get("env", {}).get("id") or self.summary.get("env", "?")
+
+    @property
+    def algo(self) -> str:
+        return self.config.get("algo") or self.summary.get("algo", "?")
+
+
+def find_runs(paths: Iterable[str | Path]) -> list[Path]:
+    """Run directories among `paths` and in the folders among them, in order and without repetition."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        if (path / "config.yaml").is_file():
+            inside = [path]
+        else:
+            inside = sorted(config.parent for config in path.rglob("config.yaml") if _is_run(config.parent))
+        if not inside:
+            raise UserError(f"{path}: holds no run; accepts run directories and folders that hold some")
+        found += [folder for folder in inside if folder not in found]
+    return found
+
+
+def read_runs(paths: Iterable[str | Path]) -> list[Run]:
+    """Every run under `paths`, each with a short name of its own."""
+    folders = find_runs(paths)
+    return [read_run(folder, name) for folder, name in zip(folders, _names(folders), strict=True)]
+
+
+def read_run(folder: str | Path, name: str | None = None, summary: Mapping[str, Any] | None = None) -> Run:
+    """One run directory.
+
+    Args:
+      folder: where it is.
+      name: what to call it; by default the folder's name.
+      summary: in place of `summary.json`, for a run that is just being finished.
+    """
+    from riskppo_jax.run import read_config
+
+    folder = Path(folder)
+    config = read_config(folder)
+    summary = dict(summary) if summary is not None else _read_json(folder / "summary.json")
+    points = read_log(folder / "metrics.jsonl")
+    lanes = summary.get("lanes") or [{}] * (1 + max((int(p.get("sweep/lane", 0)) for p in points), default=0))
+    samples = _read_samples(folder / "samples.npz")
+    sweep = len(lanes) > 1
+    return Run(
+        folder,
+        name or folder.resolve().name,
+        config,
+        summary,
+        tuple(
+            Lane(
+                i,
+                found,
+                [point for point in points if int(point.get("sweep/lane", 0)) == i],
+                _own_samples(samples, i) if sweep or any("/" in key for key in samples) else samples,
+            )
+            for i, found in enumerate(lanes)
+        ),
+    )
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """Log points of a run that may be writing one right now; a line that is not whole yet is left out."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    points = []
+    for line in lines:
+        try:
+            points.append(json.loads(line))
+        except ValueError:
+            continue
+    return points
+
+
+def restore_lane(folder: Path, lane: int = 0) -> tuple[Any, Any]:
+    """Job and state of one lane at its newest checkpoint."""
+    import jax
+
+    from riskppo_jax.run import restore_run
+
+    job, state, _ = restore_run(folder)
+    count = state.env_steps.shape[0] if state.env_steps.ndim else 1
+    if not 0 <= lane < count:
+        raise UserError(f"lane={lane}: this run accepts lanes from 0 to {count - 1}")
+    return job, jax.tree.map(lambda x: x[lane], state) if state.env_steps.ndim else state
+
+
+def groups(runs: Sequence[Run]) -> dict[str, list[Lane]]:
+    """Lanes that differ in nothing but the seed, under labels that say in what the groups differ."""
+    members: dict[str, list[Lane]] = {}
+    traits: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        for lane in run.lanes:
+            own = {"env": run.env, "algo": run.algo, **_flat(lane.found.get("hypers", {})), **_flat(lane.point)}
+            own.pop(SEED, None)
+            key = json.dumps(own, sort_keys=True, default=str)
+            members.setdefault(key, []).append(lane)
+            traits[key] = own
+    names = list(dict.fromkeys(name for own in traits.values() for name in own))
+    varying = [name for name in names if len({json.dumps(own.get(name)) for own in traits.values()}) > 1]
+    labels = {key: describe_point({n: own.get(n) for n in varying}) or "all" for key, own in _short(traits, varying)}
+    return {labels[key]: lanes for key, lanes in members.items()}
+
+
+def describe_point(point: Mapping[str, Any]) -> str:
+    """`beta 0.1, seed 2`: settings by the last part of their names."""
+    words = []
+    for name, value in point.items():
+        if value is None:
+            continue
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        words.append(text if name in ("env", "algo") else f"{name.rsplit('.', 1)[-1]} {text}")
+    return ", ".join(dict.fromkeys(words))
+
+
+def _short(traits: dict[str, dict[str, Any]], varying: list[str]):
+    """Drops settings that only repeat what another name in the label says already."""
+    columns: dict[str, tuple] = {}
+    for name in varying:
+        values = tuple(json.dumps(own.get(name)) for own in traits.values())
+        if values not in columns.values():
+            columns[name] = values
+    varying[:] = list(columns)
+    return traits.items()
+
+
+def _is_run(folder: Path) -> bool:
+    return any((folder / name).exists() for name in ("metrics.jsonl", "summary.json", "checkpoints"))
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """The parts of the paths in which they differ."""
+    parts = [folder.resolve().parts for folder in folders]
+    if len(parts) < 2:
+        return [part[-1] for part in parts]
+    shared = 0
+    while all(len(part) > shared + 1 for part in parts) and len({part[shared] for part in parts}) == 1:
+        shared += 1
+    return ["/".join(part[shared:]) for part in parts]
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found = {}
+    for name, value in values.items():
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
+
+
+def _own_samples(samples: dict[str, np.ndarray], lane: int) -> dict[str, np.ndarray]:
+    prefix = f"lane{lane}/"
+    return {name.removeprefix(prefix): array for name, array in samples.items() if name.startswith(prefix)}
+
+
+def _read_samples(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError):
+        return {}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
