@@ -21,8 +21,6 @@ def write_report(runs: Iterable[str | Path], out: str | Path | None = None, repl
       out: file to write; by default `report.html` in the run directory, or here if there are several.
       replays: record the policy where a run has no replay yet and its task can be drawn.
     """
-    if isinstance(out, dict):  # TEMPORARY: processes started before this package
-        return _write([read_run(runs, summary=out)], Path(runs) / "report.html")
     found = read_runs(runs)
     if replays:
         for run in found:
