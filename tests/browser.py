@@ -36,7 +36,8 @@ class Browser:
             port = self._port(profile)
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/json") as answer:
                 pages = [page for page in json.load(answer) if page["type"] == "page"]
-            self.socket = websockets.connect(pages[0]["webSocketDebuggerUrl"], max_size=None)
+            self._connection = websockets.connect(pages[0]["webSocketDebuggerUrl"], max_size=None)
+            self.socket = self._connection.__enter__()
         except Exception:
             self.process.kill()
             raise
@@ -49,7 +50,7 @@ class Browser:
         return self
 
     def __exit__(self, *error) -> None:
-        self.socket.close()
+        self._connection.__exit__(None, None, None)
         self.process.terminate()
         self.process.wait(20)
 
@@ -80,8 +81,10 @@ class Browser:
     def picture(self, path: Path) -> Path:
         """The whole page as PNG."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-        shot = self.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
+        width, height = int(size["width"]), int(size["height"])
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.ask("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
+        shot = self.call("Page.captureScreenshot", format="png")
         path.write_bytes(base64.b64decode(shot["data"]))
         return path
 

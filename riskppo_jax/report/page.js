@@ -92,7 +92,7 @@ function choose(i) {
   list.parentElement.hidden = lane.constraints.length < 2;
   constraint = Math.min(constraint, Math.max(lane.constraints.length - 1, 0));
   list.value = constraint;
-  document.querySelectorAll("[data-lane]").forEach(e => { e.hidden = +e.dataset.lane !== i; });
+  document.querySelectorAll("#met [data-lane]").forEach(e => { e.hidden = +e.dataset.lane !== i; });
   document.querySelectorAll("#lanes tbody tr").forEach(e => e.classList.toggle("chosen", +e.dataset.row === i));
   document.body.dataset.lane = i;
   panels(); frontier(); film();

@@ -1,0 +1,202 @@
+"""`report.html`: what it says, and how it behaves in a real browser."""
+
+import inspect
+import json
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browser import Browser, find_chromium
+from fake_runs import fake_run
+
+from riskppo_jax.cli import main
+from riskppo_jax.report import replay, words
+from riskppo_jax.report.data import command, grid, page_data, preset_differences
+from riskppo_jax.runs import find_runs, groups, read_runs
+from riskppo_jax.settings import differences, read_settings, to_dict
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A sweep and a run of another algorithm on another task, side by side."""
+    path = tmp_path_factory.mktemp("runs")
+    fake_run(path / "sweep")
+    fake_run(path / "ppo", betas=(0.3,), seeds=1, algo="ppo", env="SafetyWalker2dVelocity-v1")
+    shapes = [{"kind": kind, "size": [0.1, 0.3, 0.1], "color": [200, 150, 100], "alpha": 1}
+              for kind in ("capsule", "sphere", "box", "cylinder")]  # fmt: skip
+    poses = np.zeros((30, 4, 7), "<i2")
+    poses[:, :, 0], poses[:, :, 2], poses[:, :, 3] = 300 * np.arange(30)[:, None], 8000, 32767
+    recorded = {"fps": 25, "dt": 0.04, "reach": 2.0, "shapes": shapes, "frames": 30, "planar": True,
+                "poses": replay.base64.b64encode(poses.tobytes()).decode(), "quantities": {"velocity": [0.3] * 30},
+                "thresholds": {"velocity": 0.373}, "reward": list(range(30))}  # fmt: skip
+    (path / "sweep" / replay.FILE).write_text(json.dumps({"0": recorded, "1": recorded}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    path = folder / "all.html"
+    assert main(["report", str(folder), "--out", str(path)]) == 0
+    return path
+
+
+def constraint(risk_value=0.36, ci=(0.35, 0.37), lam=0.5, t=-0.34, quantile=0.34, threshold=0.373):
+    return {"name": "v", "threshold": threshold, "risk": {"name": "cvar", "beta": 0.3}, "lam": lam, "t": t,
+            "quantile": quantile, "risk_value": risk_value, "risk_value_ci": list(ci)}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "mark", "word"),
+    [
+        ({}, "kept", "whole interval"),
+        ({"ci": (0.35, 0.38)}, "kept", "reaches beyond"),
+        ({"risk_value": 0.375, "ci": (0.37, 0.38)}, "edge", "At the limit"),
+        ({"risk_value": 0.41, "ci": (0.4, 0.42)}, "broken", "Not kept: beyond the limit by 9.9%"),
+    ],
+)
+def test_verdicts(given, mark, word):
+    found = words.verdict(constraint(**given))
+    assert found.mark == mark and word in found.head
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ({}, "met with equality"),
+        ({"lam": 0.0, "risk_value": 0.2}, "costs nothing"),
+        ({"lam": 0.0, "risk_value": 0.5}, "has not answered"),
+        ({"risk_value": 0.2}, "higher than needed"),
+        ({"risk_value": 0.6}, "out of reach"),
+        ({"t": -0.1}, "still away from the quantile"),
+        ({"t": [-0.1, -0.2], "quantile": [0.1, 0.2]}, "level by level"),
+    ],
+)
+def test_reasons(given, word):
+    assert word in " ".join(words.verdict(constraint(**given)).reasons)
+
+
+def test_every_risk_measure_has_words():
+    from riskppo_jax.risk import oce
+
+    numbers = {"kappas": [0.5, 0.5], "betas": [0.1, 1.0], "gamma1": 0.5, "gamma2": 2.0, "k": 2.0}
+    for name, make in oce.MEASURES.items():
+        config = {"name": name} | {p: numbers.get(p, 0.3) for p in inspect.signature(make).parameters}
+        text = words.phrase(config) + words.symbol(config)
+        assert "{" not in text and "the risk measure" not in text, text
+
+
+def test_problem_in_words_and_maths():
+    sentence, maths = words.asked("Task-v0", {"name": "mean"}, [constraint()])
+    assert "the mean of the worst 30% of steps of <b>v</b> at or below <b>0.373</b>" in sentence
+    assert "CVaR<sub>0.3</sub>[v] &le; 0.373" in maths
+    assert "no constraint" in words.asked("Task-v0", {"name": "mean"}, [])[0]
+
+
+def test_differences_from_the_preset_and_the_command_that_repeats_them():
+    given = ["env=SafetyHopperVelocity-v1", "risk=entropic", "risk.gamma=3", "layout.hidden_sizes=[8]", "noise=0.1"]
+    config = to_dict(read_settings([*given, "output=somewhere"]))
+    found = {name: (old, new) for name, old, new in preset_differences(config)}
+    assert found.keys() == {"risk.gamma", "layout.hidden_sizes", "noise"} and found["noise"] == (0.05, 0.1)
+    again = command(config).replace("'", "").split()[2:]
+    assert set(differences(config, to_dict(read_settings(again)))) == {"output"}
+
+
+def test_runs_are_found_and_told_apart(folder, tmp_path, capsys):
+    assert [path.name for path in find_runs([folder])] == ["ppo", "sweep"]
+    assert [path.name for path in find_runs([folder / "sweep", folder])] == ["sweep", "ppo"]
+    assert main(["report", str(tmp_path)]) == 2
+    assert "holds no run" in capsys.readouterr().err
+
+
+def test_lanes_of_a_sweep(folder):
+    ppo, sweep = read_runs([folder])
+    assert len(sweep.lanes) == 9 and len(ppo.lanes) == 1
+    lane = sweep.lanes[4]
+    assert lane.point == {"risk.beta": 0.3, "seed": 1} and len(lane.points) == 40
+    assert list(lane.samples) == ["velocity"]
+    steps, values, kind = lane.reward_curve()
+    assert kind == "evaluation" and len(steps) == 10 and values[0] == 20
+    assert [len(lanes) for lanes in groups([sweep]).values()] == [3, 3, 3]
+    assert list(groups([sweep])) == ["beta 0.1", "beta 0.3", "beta 1"]
+    data = page_data([ppo, sweep])
+    assert len(data["lanes"]) == 10 and {group["seeds"] for group in data["groups"]} == {1, 3}
+
+
+def test_curves_of_seeds_share_a_grid():
+    long, short = np.arange(4.0), np.array([1.0, 2.0])
+    steps, values = grid([(long, long), (short, short + 4)])
+    assert steps.tolist() == [1, 2] and values.tolist() == [[1, 2], [5, 6]]
+
+
+def test_a_run_without_evaluation_points_falls_back_to_training(tmp_path):
+    (run,) = read_runs([fake_run(tmp_path / "old", betas=(0.3,), seeds=1, evaluations=False)])
+    assert run.lanes[0].reward_curve()[2] == "training"
+
+
+def test_a_run_in_progress_has_a_page_too(tmp_path):
+    fake_run(tmp_path / "young", betas=(0.3,), seeds=1, finished=False)
+    assert main(["report", str(tmp_path / "young")]) == 0
+    assert "has not been evaluated yet" in (tmp_path / "young" / "report.html").read_text()
+
+
+def test_the_page_needs_no_network(page):
+    text = page.read_text()
+    assert not re.search(r"(src|href)=[\"'](?!data:|#)", text) and "http" not in text and "@import" not in text
+    assert "a warning &lt;to escape&gt;" in text and "riskppo train env=" in text
+
+
+@pytest.mark.skipif(find_chromium() is None, reason="no Chromium here (Debian: apt-get install chromium)")
+def test_in_a_browser(page, tmp_path):
+    artefacts = Path(os.environ.get("RISKPPO_ARTEFACTS") or tmp_path)
+    artefacts.mkdir(parents=True, exist_ok=True)
+    column = "[...document.querySelectorAll('#lanes tbody tr')].map(r => r.cells[{}].textContent)"
+    with Browser(tmp_path / "profile") as browser:
+        browser.open(page)
+        assert browser.problems == []
+        heads = browser.ask("[...document.querySelectorAll('#lanes th')].map(h => h.textContent)")
+        at = heads.index("return")
+        press = f"document.querySelectorAll('#lanes th button')[{at}].click()"
+        browser.ask(press)
+        rising = [float(x) for x in browser.ask(column.format(at))]
+        browser.ask(press)
+        falling = [float(x) for x in browser.ask(column.format(at))]
+        assert rising == sorted(rising) and falling == rising[::-1] and len(rising) == 10
+        risk = heads.index("velocity risk")
+        browser.ask(f"document.querySelectorAll('#lanes th button')[{risk}].click()")
+        assert browser.ask(column.format(risk))[-1] == ""  # the run without a constraint comes last
+
+        # a lane is chosen in the table, in the list, and in the frontier
+        browser.ask("document.querySelector('#lanes tr[data-row=\"3\"]').click()")
+        assert browser.ask("document.body.dataset.lane") == "3" and browser.ask("lane.value") == "3"
+        shown = "[...document.querySelectorAll('#met [data-lane]')].filter(e => !e.hidden).map(e => e.dataset.lane)"
+        assert browser.ask(shown) == ["3"]
+        before = browser.ask("document.querySelector('#panel-law').textContent")
+        browser.ask("lane.value = 8; lane.dispatchEvent(new Event('change'))")
+        assert browser.ask(shown) == ["8"] and browser.ask("document.querySelector('#panel-law').textContent") != before
+        browser.ask(
+            "document.querySelector('#frontier circle').dispatchEvent(new MouseEvent('click', {bubbles: true}))"
+        )
+        assert browser.ask(shown) != ["8"]
+
+        # the filter leaves rows that hold every word
+        browser.ask("filter.value = 'hopper 0.3,'; filter.dispatchEvent(new Event('input'))")
+        assert browser.ask("[...document.querySelectorAll('#lanes tbody tr')].filter(r => !r.hidden).length") == 3
+        assert browser.ask("count.textContent") == "3 of 10 lanes"
+        browser.ask("filter.value = ''; filter.dispatchEvent(new Event('input'))")
+
+        # the replay moves, and is absent for a lane without one
+        browser.ask("choose(1)")
+        dark = (
+            "(() => { const c = document.querySelector('canvas');"
+            " const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; let n = 0;"
+            " for (let i = 0; i < d.length; i += 4) n += d[i] === 200 && d[i + 1] === 150; return n })()"
+        )
+        assert browser.ask(dark) > 500
+        browser.ask("choose(0)")
+        assert browser.ask("document.querySelector('canvas').hidden")
+        browser.ask("choose(1)")
+        picture = browser.picture(artefacts / "report.png")
+        assert picture.stat().st_size > 50_000
+        assert browser.problems == []
