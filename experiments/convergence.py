@@ -68,7 +68,7 @@ def draw(instance: Instance, out: Path) -> dict:
     runs = {}
     for label, name in (("paper", "paper"), ("default", "default")):
         outcome, trace = truth.solve(instance, truth.VARIANTS[name], snapshots=400)
-        score = truth.score(instance, outcome.objective, outcome.slack, outcome.t)
+        score = truth.score(instance, outcome)
         runs[label] = (outcome, trace, score)
     best = instance.solution
     low, high = np.asarray(instance.mdp.rewards[1]).min(), np.asarray(instance.mdp.rewards[1]).max()
@@ -84,7 +84,7 @@ def draw(instance: Instance, out: Path) -> dict:
         for other in range(len(t)):
             chosen = other == outcome.start
             left.plot(t[other], lam[other], color=colour, lw=1.2 if chosen else 0.3, alpha=1.0 if chosen else 0.3)
-        verdict = "solved" if score.solved else f"off by {100 * max(score):.1f}%"
+        verdict = "solved" if score.within(truth.TOLERANCE) else f"off by {100 * max(score[:2]):.1f}%"
         left.plot([], [], color=colour, label=f"{label}: average iterate {verdict}")
         measure = stationarity(instance, t[outcome.start], grid, values)
         right.semilogy(trace.iteration, np.maximum(measure, 1e-6), color=colour, lw=1.0, label=label)
@@ -96,7 +96,10 @@ def draw(instance: Instance, out: Path) -> dict:
     figure.savefig(out / f"{instance.name}.png", dpi=110)
     plt.close(figure)
     return {
-        label: {"solved": score.solved, **{key: round(float(value), 6) for key, value in score._asdict().items()}}
+        label: {
+            "solved": score.within(truth.TOLERANCE),
+            **{key: round(float(value), 6) for key, value in score._asdict().items()},
+        }
         for label, (_, _, score) in runs.items()
     }
 

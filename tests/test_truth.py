@@ -11,6 +11,7 @@ import pytest
 from riskppo_jax import truth
 from riskppo_jax.cli import main
 from riskppo_jax.envs import tabular
+from riskppo_jax.truth import sampled
 
 FIXTURES = Path(__file__).parent / "fixtures" / "tabular"
 SHARED = Path(__file__).parents[2] / "shared" / "reference" / "tabular"
@@ -63,7 +64,7 @@ def test_the_better_of_two_local_optima_is_returned():
     instance = load("slater_trap")
     outcome, trace = truth.solve(instance, replace(truth.VARIANTS["default"], iterations=6000))
     assert trace.start[1].min() < -3.9 and trace.start[1].max() == 0.0
-    assert truth.score(instance, outcome.objective, outcome.slack, outcome.t).solved
+    assert truth.score(instance, outcome).within(truth.TOLERANCE)
     assert outcome.objective == pytest.approx(0.9286, abs=5e-3)
 
 
@@ -91,6 +92,7 @@ def test_every_variant_runs(name):
         (["truth"], "DIR"),
         (["truth", "no/such/folder"], "no/such/folder"),
         (["truth", str(FIXTURES), "--variant", "magic"], "default, paper"),
+        (["truth", str(FIXTURES), "--solver", "magic"], "exact, ppo"),
         (["truth", str(FIXTURES), "--iterations", "0"], "--iterations 0"),
         (["truth", str(FIXTURES), "--iterations", "many"], "--iterations"),
         (["trueth"], "invalid choice"),
@@ -107,3 +109,21 @@ def test_an_empty_folder_and_one_without_instances(tmp_path, capsys):
     (tmp_path / "formulas.json").write_text("{}")
     assert main(["truth", str(tmp_path)]) == 2
     assert "at least one instance" in capsys.readouterr().err
+
+
+def test_the_trainer_finds_a_randomised_optimum():
+    """Networks and samples on `duality_gap`: the optimum mixes two actions, and one start of t is a trap."""
+    instance = load("duality_gap")
+    recipe = sampled.Recipe(iterations=400, starts=2)
+    found = truth.score(instance, sampled.solve(instance, recipe))
+    assert found.within(sampled.tolerance(instance)) and found.t_error < 0.02
+    untrained = truth.score(instance, sampled.solve(instance, replace(recipe, iterations=3)))
+    assert not untrained.within(sampled.tolerance(instance))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the full set of instances is not here")
+def test_the_trainer_solves_all_public_instances(capsys):
+    assert main(["truth", str(SHARED), "--solver", "ppo"]) == 0
+    instances, solved, *_, t_error = LAST_LINE.match(capsys.readouterr().out.strip().splitlines()[-1]).groups()
+    assert instances == solved and float(t_error) < 0.02

@@ -29,6 +29,7 @@ class Solution:
     objective: float  # P*
     t_interval: tuple[tuple[float, float] | None, ...]  # per utility; None where t does not matter
     lam: tuple[float, ...]
+    lam_interval: tuple[tuple[float, float], ...]  # all optimal prices at the optimal t
     objective_scale: float  # |unconstrained objective - P*|
     violation_scale: tuple[float, ...]  # the unconstrained optimum's violation, per constraint
 
@@ -160,10 +161,13 @@ class _Reader:
         free = f"comparisons.unconstrained_risk_{'averse' if averse else 'neutral'}"
         objective = float(self.numbers(f"{free}.objective", ()))
         slack = self.numbers(f"{free}.constraint_slack", (count,))
+        lam = tuple(self.numbers("solution.lambda_star", (count,)).tolist())
+        prices = self.data["solution"].get("lambda_interval") or [(x, x) for x in lam]
         return Solution(
             objective=best,
             t_interval=t_interval,
-            lam=tuple(self.numbers("solution.lambda_star", (count,)).tolist()),
+            lam=lam,
+            lam_interval=tuple((float(low), float(high)) for low, high in prices),
             objective_scale=abs(objective - best) or 1.0,
             # a constraint the free policy meets is measured by the worst of the others
             violation_scale=tuple(np.where(slack < -1e-6, -slack, max(-slack.min(), 1e-6)).tolist()),
