@@ -73,3 +73,20 @@ def _point(step, beta, seed, limit, constrained):
             "lam": 0.5 * beta * near, "threshold": limit, "mean": 0.5 * limit, "at_bound": 0.0, "slack": 0.0,
         }.items()}  # fmt: skip
     return point
+
+
+def untrained_run(folder: Path, *words: str) -> Path:
+    """A run directory at its very beginning: settings and a checkpoint of the first state, nothing else."""
+    import jax
+
+    from riskppo_jax import checkpoint
+    from riskppo_jax.build import build
+    from riskppo_jax.run import Progress
+
+    settings = read_settings([*words, f"output={folder}"])
+    job = build(settings)
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(to_dict(settings), sort_keys=False))
+    state = jax.jit(job.trainer.init)(jax.random.key(settings.seed), job.hypers)
+    checkpoint.save(folder / "checkpoints" / "000000000", state, Progress()._asdict())
+    return folder

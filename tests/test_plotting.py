@@ -1,0 +1,77 @@
+"""Figures: arrays in, matplotlib figures out; files of runs and sweeps."""
+
+import numpy as np
+import pytest
+from fake_runs import fake_run
+from matplotlib.figure import Figure
+
+from riskppo_jax import plotting
+from riskppo_jax.cli import main
+from riskppo_jax.risk import oce
+
+STEPS = np.linspace(0, 1e6, 20)
+RISING = np.linspace(0, 1, 20)
+
+
+def test_every_function_returns_a_figure():
+    curve = (STEPS, RISING)
+    final = {"reward": 1.0, "reward_std": 0.1, "quantile": 0.9, "minus_t": 0.91, "risk": 1.0}
+    samples = np.random.default_rng(0).normal(0.5, 0.2, 500)
+    found = [
+        plotting.reward_curve(STEPS, RISING, (1.0, 0.1)),
+        plotting.tracking(curve, curve, curve, 0.5),
+        plotting.price(STEPS, RISING),
+        plotting.histogram(samples, 0.5, 0.4, 0.4, 0.45),
+        plotting.overview(curve, curve, curve, curve, curve, samples, 0.5, final),
+        plotting.learning_curves({"a": (STEPS, np.stack([RISING, RISING + 1])), "b": (STEPS, RISING[None])}),
+        plotting.frontier(
+            np.array([1.0, 2]), np.array([3.0, 4]), ["a", "b"], [1.5], np.array([[0.9, 1.1], [1.9, 2.1]])
+        ),
+        plotting.utility(oce.cvar(0.3), np.linspace(-2, 2, 50)),
+    ]
+    assert all(isinstance(figure, Figure) for figure in found)
+
+
+def test_column_figures_fit_a_column_with_legible_type():
+    figure = plotting.price(STEPS, RISING)
+    assert figure.get_size_inches()[0] == pytest.approx(plotting.COLUMN)
+    (axis,) = figure.axes
+    assert axis.xaxis.label.get_size() >= 7 and min(t.get_size() for t in axis.get_xticklabels()) >= 7
+
+
+def test_bands_cover_the_seeds():
+    values = np.stack([RISING, RISING + 2, RISING + 1])
+    (axis,) = plotting.learning_curves({"a": (STEPS, values)}).axes
+    np.testing.assert_allclose(axis.lines[0].get_ydata(), RISING + 1)
+    edges = axis.collections[0].get_paths()[0].vertices[:, 1]
+    assert edges.min() == 0 and edges.max() == 3
+
+
+def contrast(a, b):
+    """Distance of two colours' luminance, as a printer without colour sees them."""
+    light = [np.dot([0.2126, 0.7152, 0.0722], [int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)]) for c in (a, b)]
+    return abs(light[0] - light[1])
+
+
+def test_the_three_colours_of_a_panel_differ_in_print():
+    assert contrast(plotting.BLUE, plotting.SKY) > 0.2 and contrast(plotting.BLUE, plotting.YELLOW) > 0.2
+    assert len(set(plotting.PALETTE)) == 7
+
+
+def test_files_of_a_run_and_of_a_sweep(tmp_path):
+    fake_run(tmp_path / "one", betas=(0.3,), seeds=1)
+    fake_run(tmp_path / "sweep", betas=(0.1, 0.3), seeds=2)
+    assert main(["plot", str(tmp_path / "one")]) == 0
+    folder = tmp_path / "one" / "figures"
+    assert {path.name for path in folder.iterdir()} == {"overview_velocity.png", "overview_velocity.pdf"}
+    assert (folder / "overview_velocity.pdf").read_bytes()[:5] == b"%PDF-"
+    assert main(["plot", str(tmp_path / "sweep"), "--out", str(tmp_path / "out"), "--formats", "pdf"]) == 0
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"lane0", "lane1", "lane2", "lane3", "frontier_velocity.pdf", "learning_curves.pdf"}
+
+
+def test_mistakes_are_one_line(tmp_path, capsys):
+    run = fake_run(tmp_path / "young", betas=(0.3,), seeds=1, finished=False)
+    for words in ([str(run)], [str(tmp_path), "--formats", "bmp"], [str(tmp_path / "none")]):
+        assert main(["plot", *words]) == 2
+        assert len(capsys.readouterr().err.strip().splitlines()) == 1
