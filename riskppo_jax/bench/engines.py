@@ -84,7 +84,7 @@ def _native(task: str, n: int, steps: int, repeats: int) -> Iterator[Line]:
     env, robot = make_env(task, engine="native"), _robot(task)
     states = jax.jit(jax.vmap(env.reset))(_keys(n))
     actions = _actions(env, steps, n)
-    carry, raw = _raw_loop(env.engine, actions)
+    carry, raw = raw_loop(env.engine, actions)
     engine, seconds = compiled(_scan(_engine_step(env.engine)), carry, actions)
     yield Line(task, "native engine, compile", n, seconds, unit="s")
     whole, seconds = compiled(_scan(jax.vmap(env.step)), states, actions)
@@ -181,7 +181,7 @@ def _until_ready(program: Callable, state: PyTree, actions: Array) -> Callable[[
     return run
 
 
-def _raw_loop(engine: Any, actions: Array) -> tuple[Array, Callable[[], int]]:
+def raw_loop(engine: Any, actions: Array) -> tuple[Array, Callable[[], int]]:
     """A carry for the engine, and what a user of `mujoco.batch` would write from the same states."""
     from mujoco.batch import Batch
 

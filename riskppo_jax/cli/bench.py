@@ -1,4 +1,4 @@
-"""`riskppo bench engines`: speed, as ratios to what one would use otherwise."""
+"""`riskppo bench SUBJECT`: speed, as ratios to what one would use otherwise."""
 
 import argparse
 import json
@@ -26,42 +26,75 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     engines.add_argument("--tasks", nargs="+", metavar="ID", help="velocity tasks (default: all six)")
     engines.add_argument("--engines", nargs="+", metavar="E", help="native, mjx or both (default)")
-    engines.add_argument(
-        "--num-envs", nargs="+", type=int, metavar="N", help="batch sizes (native 256, mjx 64 512)"
-    )
+    engines.add_argument("--num-envs", nargs="+", type=int, metavar="N", help="batch sizes (native 256, mjx 64 512)")
     engines.add_argument("--steps", type=int, metavar="T", help="steps of a scan (native 40, mjx 5)")
     engines.add_argument("--repeats", type=int, metavar="R", help="measured rounds (native 15, mjx 5)")
-    engines.add_argument("--quick", action="store_true", help="short: shows that it runs, not how fast")
-    engines.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
+    train = subjects.add_parser(
+        "train",
+        help="training against the bare physics, and where its time goes",
+        description="Steps a second of whole training iterations beside raw MuJoCo with as many worlds, by turns.",
+    )
+    train.add_argument("--tasks", nargs="+", metavar="ID", help="velocity tasks (default: HalfCheetah and Hopper)")
+    train.add_argument("--repeats", type=int, metavar="R", help="measured rounds (15)")
+    train.add_argument("words", nargs="*", metavar="key=value", help="settings, as for `riskppo train`")
+    for parser in (engines, train):
+        parser.add_argument("--quick", action="store_true", help="short: shows that it runs, not how fast")
+        parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
 
 
 def run(args: argparse.Namespace) -> int:
-    return {"engines": _engines}[args.subject](args)
+    """Measures, prints a table, and returns 1 where a target was missed."""
+    if args.json and not args.json.absolute().parent.is_dir():
+        raise UserError(f"--json {args.json}: the folder does not exist; json accepts a file to write")
+    lines, settings, text = {"engines": _engines, "train": _train}[args.subject](args)
+    _print(lines, text)
+    if args.json:
+        args.json.write_text(json.dumps(_document(args.subject, lines, settings, args.quick), indent=1) + "\n")
+    return 1 if not args.quick and any(line.verdict == "missed" for line in lines) else 0
 
 
-def _engines(args: argparse.Namespace) -> int:
+def _engines(args: argparse.Namespace) -> tuple[list["Line"], dict[str, Any], str]:
     from riskppo_jax.bench.engines import TASKS, measure
 
     tasks = _words("tasks", args.tasks, TASKS)
     engines = _words("engines", args.engines, ("native", "mjx"))
     for name, values in (("num-envs", args.num_envs), ("steps", [args.steps]), ("repeats", [args.repeats])):
         for value in values or []:
-            if value is not None and value < 1:
-                raise UserError(f"--{name} {value}: {name} accepts positive numbers")
-    if args.json and not args.json.absolute().parent.is_dir():
-        raise UserError(f"--json {args.json}: the folder does not exist; json accepts a file to write")
-    settings = {}
+            _positive(name, value)
+    chosen = {}
     for engine, (sizes, steps, repeats) in (_QUICK if args.quick else _FULL).items():
-        settings[engine] = (args.num_envs or sizes, args.steps or steps, args.repeats or repeats)
+        chosen[engine] = (args.num_envs or sizes, args.steps or steps, args.repeats or repeats)
     lines = []
     for task in tasks:
         for engine in engines:
             print(f"{task} on {engine} ...", file=sys.stderr, flush=True)
-            lines += measure(task, engine, *settings[engine])
-    _print(lines, settings, engines)
-    if args.json:
-        args.json.write_text(json.dumps(_document(lines, settings, engines, args.quick), indent=1) + "\n")
-    return 1 if not args.quick and any(line.verdict == "missed" for line in lines) else 0
+            lines += measure(task, engine, *chosen[engine])
+    rounds = (f"{chosen[name][2]} rounds of {chosen[name][1]} steps ({name})" for name in engines)
+    names = ("num_envs", "steps", "repeats")
+    settings = {engine: dict(zip(names, chosen[engine], strict=True)) for engine in engines}
+    return lines, settings, f"Best of {' and '.join(rounds)}, by turns; `median` is of the rounds' own ratios."
+
+
+def _train(args: argparse.Namespace) -> tuple[list["Line"], dict[str, Any], str]:
+    from riskppo_jax.bench.engines import TASKS as KNOWN
+    from riskppo_jax.bench.train import TASKS, measure
+
+    _positive("repeats", args.repeats)
+    tasks = _words("tasks", args.tasks or list(TASKS), KNOWN)
+    repeats = args.repeats or (2 if args.quick else 15)
+    lines = []
+    for task in tasks:
+        print(f"{task} ...", file=sys.stderr, flush=True)
+        lines += measure(task, repeats, tuple(args.words))
+    return lines, {"repeats": repeats, "words": args.words}, (
+        f"Best of {repeats} iterations, by turns. A part's ratio is its share of an iteration's time, measured by "
+        "itself; evaluation and log are spread over the iterations of a run of total_steps."
+    )  # fmt: skip
+
+
+def _positive(name: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise UserError(f"--{name} {value}: {name} accepts positive numbers")
 
 
 def _words(name: str, given: list[str] | None, accepted: tuple[str, ...]) -> list[str]:
@@ -74,7 +107,7 @@ def _words(name: str, given: list[str] | None, accepted: tuple[str, ...]) -> lis
     return list(dict.fromkeys(words))
 
 
-def _print(lines: list["Line"], settings: dict[str, Any], engines: list[str]) -> None:
+def _print(lines: list["Line"], text: str) -> None:
     from rich.table import Table
 
     from riskppo_jax.cli.console import table_console
@@ -97,8 +130,6 @@ def _print(lines: list["Line"], settings: dict[str, Any], engines: list[str]) ->
     console.print(table)
     for i, note in enumerate(notes):
         console.print(f"[{i + 1}] {note}", markup=False)
-    rounds = (f"{settings[name][2]} rounds of {settings[name][1]} steps ({name})" for name in engines)
-    text = f"Best of {' and '.join(rounds)}, by turns; `median` is of the rounds' own ratios."
     console.print(text, markup=False)
 
 
@@ -112,20 +143,17 @@ def _ratio(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-def _document(
-    lines: list["Line"], settings: dict[str, Any], engines: list[str], quick: bool
-) -> dict[str, Any]:
+def _document(subject: str, lines: list["Line"], settings: dict[str, Any], quick: bool) -> dict[str, Any]:
     import os
     from importlib.metadata import version
 
     import jax
 
     packages = ("riskppo-jax", "jax", "mujoco", "mujoco-mjx", "gymnasium")
-    names = ("num_envs", "steps", "repeats")
     return {
-        "subject": "engines",
+        "subject": subject,
         "quick": quick,
-        "settings": {engine: dict(zip(names, settings[engine], strict=True)) for engine in engines},
+        "settings": settings,
         "cores": len(os.sched_getaffinity(0)),
         "backend": jax.default_backend(),
         "versions": {name: version(name) for name in packages},

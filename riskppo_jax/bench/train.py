@@ -1,0 +1,139 @@
+"""Speed of training beside that of the bare physics: `riskppo bench train`.
+
+One iteration of the default trainer is raced against a loop over `mujoco.batch.Batch.step` with as many worlds, and
+against its own parts, so that the table says where the time goes.
+"""
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from riskppo_jax.bench.engines import Line, raw_loop
+from riskppo_jax.bench.timing import compiled, race, ratios
+from riskppo_jax.build import Job, build
+from riskppo_jax.evaluation import evaluate
+from riskppo_jax.settings import read_settings
+from riskppo_jax.solvers.ppo import gae, make_batch, ppo_update, rollout
+from riskppo_jax.train import RunState
+from riskppo_jax.writers import reduce_chunk
+
+TASKS = ("SafetyHalfCheetahVelocity-v1", "SafetyHopperVelocity-v1")
+RAW = 0.5  # training over the bare batch
+METRICS = 4096  # bytes that may leave the device per iteration
+
+
+def measure(task: str, repeats: int, words: tuple[str, ...] = ()) -> Iterator[Line]:
+    """Lines of one task on the native engine: whole iterations, then their parts, as shares of the whole.
+
+    Args:
+      task: a velocity task.
+      repeats: measured rounds.
+      words: more settings, as for `riskppo train`.
+    """
+    job = build(read_settings([f"env={task}", "engine=native", "noise=0.05", *words]))
+    n, steps = job.layout.num_envs, job.trainer.steps_per_iteration
+    state = jax.jit(job.trainer.init)(jax.random.key(0), job.hypers)
+    whole, seconds = compiled(job.trainer.step, state, job.hypers)
+    yield Line(task, "training step, compile", n, seconds, unit="s")
+    for _ in range(3):  # away from the start, where every episode is short
+        state, metrics = whole(state, job.hypers)
+    parts = {name: _timed(*part, steps) for name, part in _parts(job, state).items()}
+    raw = _raw(job)
+    rates = race({"train": _timed(whole, (state, job.hypers), steps), "raw": raw, **parts}, repeats)
+    best, median = ratios(rates["train"], rates["raw"])
+    yield Line(
+        task, "training / raw batch", n, rates["train"].best, rates["raw"].best, ratio=best, ratio_median=median,
+        repeats=repeats, target=RAW,
+    )  # fmt: skip
+    spent = 1.0 / rates["train"].best
+    for name in parts:
+        yield Line(
+            task, f"{name}, share", n, rates[name].best, rates["train"].best,
+            ratio=1.0 / rates[name].best / spent, repeats=repeats,
+        )  # fmt: skip
+    yield from _around(job, state, metrics, task, spent * steps)
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(metrics))
+    yield Line(task, "metrics of a step / 4 kB", n, size, METRICS, "B", METRICS / size, target=1.0)
+    memory = whole.memory_analysis()
+    needed = memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes
+    yield Line(task, "memory of the program", n, needed / 2**20, unit="MiB")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    yield Line(task, "peak memory of the process", n, peak / 2**20, unit="MiB")
+
+
+def _parts(job: Job, state: RunState) -> dict[str, tuple[Callable, tuple]]:
+    """Compiled pieces of an iteration with their arguments; physics is within the rollout."""
+    layout, networks, hypers = job.layout, job.trainer.networks, job.hypers
+    key = jax.random.key(1)
+
+    def physics(envs, actions):
+        return jax.lax.scan(lambda s, a: (jax.vmap(job.env.step)(s, a), None), envs, actions)[0]
+
+    def collect(key, params, moments, envs):
+        return rollout(key, job.env, networks, params, moments, envs, layout)
+
+    def improve(key, learner, batch):
+        return ppo_update(key, learner, batch, networks, hypers.ppo, layout)
+
+    low, high = job.env.action_range
+    shape = (layout.horizon, layout.num_envs, job.env.action_size)
+    actions = jax.random.uniform(key, shape, minval=low, maxval=high)
+    params, moments = state.learner.params, state.moments
+    collect = compiled(collect, key, params, moments, state.envs)[0]
+    _, seen = collect(key, params, moments, state.envs)
+    advantage, target = jax.jit(gae)(
+        seen.reward, seen.value, seen.next_value, seen.terminated, seen.truncated, hypers.ppo.gamma,
+        hypers.ppo.gae_lambda, seen.valid,
+    )  # fmt: skip
+    batch = make_batch(seen, advantage, target, moments)
+    return {
+        "physics and task": (compiled(physics, state.envs, actions)[0], (state.envs, actions)),
+        "rollout, physics included": (collect, (key, params, moments, state.envs)),
+        "PPO update": (compiled(improve, key, state.learner, batch)[0], (key, state.learner, batch)),
+    }
+
+
+def _around(job: Job, state: RunState, metrics: Mapping[str, Any], task: str, step: float) -> Iterator[Line]:
+    """What a run does besides: evaluation points and the host's log, per iteration, beside the iteration itself."""
+    evaluation = job.settings.eval
+
+    def episodes() -> None:
+        evaluate(
+            job.env, job.trainer.networks, state.learner.params, state.moments, evaluation.point_episodes,
+            noise=job.hypers.noise,
+        )  # fmt: skip
+
+    def host() -> None:
+        reduce_chunk(jax.device_get({name: np.asarray(x)[None] for name, x in metrics.items()}))
+
+    for name, work, each in (
+        ("evaluation points", episodes, evaluation.points / (job.chunks * job.chunk)),
+        ("host's log", host, 1.0 / job.chunk),
+    ):
+        work()
+        began = time.perf_counter()
+        for _ in range(3):
+            work()
+        seconds = (time.perf_counter() - began) / 3 * each
+        yield Line(task, f"{name}, beside a step", job.layout.num_envs, 1e3 * seconds, 1e3 * step, "ms", seconds / step)
+
+
+def _raw(job: Job) -> Callable[[], int]:
+    layout = job.layout
+    low, high = job.env.action_range
+    shape = (layout.horizon, layout.num_envs, job.env.action_size)
+    _, raw = raw_loop(job.env.engine, jax.random.uniform(jax.random.key(1), shape, minval=low, maxval=high))
+    return raw
+
+
+def _timed(program: Callable, args: tuple, steps: int) -> Callable[[], int]:
+    def run() -> int:
+        jax.block_until_ready(program(*args))
+        return steps
+
+    return run
