@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from riskppo_jax.errors import UserError
 
@@ -90,8 +91,6 @@ def read_run(folder: str | Path, name: str | None = None, summary: Mapping[str, 
       name: what to call it; by default the folder's name.
       summary: in place of `summary.json`, for a run that is just being finished.
     """
-    from riskppo_jax.run import read_config
-
     folder = Path(folder)
     config = read_config(folder)
     summary = dict(summary) if summary is not None else _read_json(folder / "summary.json")
@@ -114,6 +113,17 @@ def read_run(folder: str | Path, name: str | None = None, summary: Mapping[str, 
             for i, found in enumerate(lanes)
         ),
     )
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The settings as the run wrote them, whether or not this version knows all of them."""
+    try:
+        config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        config = None
+    if not isinstance(config, dict):
+        raise UserError(f"{folder} is not a run directory; accepts a folder that train wrote")
+    return config
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

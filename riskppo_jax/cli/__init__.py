@@ -12,6 +12,8 @@ from riskppo_jax.errors import UserError
 # `run(args) -> int`.
 VERBS = {
     "bench": "measure speed against the alternatives",
+    "completion": "print a script that completes commands in bash, zsh or fish",
+    "doctor": "say what this machine offers and what to do about what is missing",
     "envs": "list the tasks with their sizes, thresholds and engines",
     "evaluate": "run a trained policy for whole episodes and print what it does",
     "export": "write a trained policy for use elsewhere: .npz, .onnx or .stablehlo",
@@ -21,6 +23,7 @@ VERBS = {
     "report": "write one self-contained page about runs, sweeps and folders of them",
     "train": "train a policy, evaluate it, and leave a run directory",
     "truth": "run descent-ascent on finite problems whose optimum is known exactly",
+    "watch": "show the curves of a run in the terminal, while it goes on",
 }
 
 

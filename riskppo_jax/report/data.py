@@ -12,7 +12,7 @@ from riskppo_jax.settings import differences, read_settings, to_dict
 
 _POINTS = 300  # of a curve
 _BINS = 60
-_SKIPPED = ("output", "resume", "report")  # where a run was written says nothing about it
+_SKIPPED = ("output", "resume", "report", "log.", "checkpoint.")  # where a run was written says nothing about it
 
 
 def page_data(runs: Sequence[Run]) -> dict[str, Any]:
@@ -37,7 +37,8 @@ def preset_differences(config: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
         preset = to_dict(read_settings([word for word in words if not word.startswith("env=")]))
         preset["env"] = dict(config["env"])
     found = differences(preset, config)
-    return [(name, old, new) for name, (old, new) in found.items() if name not in _SKIPPED]
+    known = [(name, old, new) for name, (old, new) in found.items() if not name.startswith(_SKIPPED)]
+    return [(name, old, new) for name, old, new in known if old is not None or new is not None]
 
 
 def command(config: Mapping[str, Any]) -> str:
