@@ -143,15 +143,21 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 def restore_lane(folder: Path, lane: int = 0) -> tuple[Any, Any]:
     """Job and state of one lane at its newest checkpoint."""
-    import jax
-
     from riskppo_jax.run import restore_run
 
     job, state, _ = restore_run(folder)
-    count = state.env_steps.shape[0] if state.env_steps.ndim else 1
+    count = len(getattr(job, "lanes", ())) or 1
     if not 0 <= lane < count:
         raise UserError(f"lane={lane}: this run accepts lanes from 0 to {count - 1}")
-    return job, jax.tree.map(lambda x: x[lane], state) if state.env_steps.ndim else state
+    return pick_lane(job, state, lane)
+
+
+def pick_lane(job: Any, state: Any, lane: int) -> tuple[Any, Any]:
+    """Job and state of one lane of a sweep, whose state has a leading axis; of a single run as they are."""
+    import jax
+
+    lanes = getattr(job, "lanes", ())
+    return (lanes[lane], jax.tree.map(lambda x: x[lane], state)) if lanes else (job, state)
 
 
 def groups(runs: Sequence[Run]) -> dict[str, list[Lane]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from riskppo_jax.report import replay
 from riskppo_jax.report.page import page
-from riskppo_jax.runs import Run, read_run, read_runs, restore_lane
+from riskppo_jax.runs import Run, pick_lane, read_run, read_runs, restore_lane
 
 _REPLAYS = 4  # lanes of a sweep that are shown at work; each adds about a hundred kilobytes
 
@@ -37,25 +37,19 @@ def write_run_report(folder: Path, summary: dict[str, Any], job: Any, state: Any
       job: the run.
       state: its final state; of a sweep with a leading axis.
     """
-    import jax
-
     from riskppo_jax import plotting
 
     run = read_run(folder, summary=summary)
     plotting.write_figures([run], folder / "figures", formats=("png",))
-    lanes = range(min(len(run.lanes), _REPLAYS))
-    stacked = state.env_steps.ndim > 0
-    replay.write_replay(folder, job, {i: jax.tree.map(lambda x, i=i: x[i], state) if stacked else state for i in lanes})
+    replay.write_replay(folder, {i: pick_lane(job, state, i) for i in range(min(len(run.lanes), _REPLAYS))})
     return _write([run], folder / "report.html")
 
 
 def _ensure_replay(run: Run) -> None:
     if (run.folder / replay.FILE).exists() or not (run.folder / "checkpoints").is_dir() or not run.summary:
         return
-    states = {}
-    for lane in range(min(len(run.lanes), _REPLAYS)):
-        job, states[lane] = restore_lane(run.folder, lane)
-    replay.write_replay(run.folder, job, states)
+    lanes = range(min(len(run.lanes), _REPLAYS))
+    replay.write_replay(run.folder, {lane: restore_lane(run.folder, lane) for lane in lanes})
 
 
 def _write(runs: list[Run], path: Path) -> Path:

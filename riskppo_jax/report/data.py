@@ -46,6 +46,7 @@ def command(config: Mapping[str, Any]) -> str:
     words = [f"env={config['env'].get('id')}", f"algo={config['algo']}"]
     words += [f"risk={config['risk']['name']}"] if config.get("risk", {}).get("name") else []
     for name, _, value in preset_differences(config):
+        name = name.replace("sweep.grid.", "sweep.")  # as people write it
         if isinstance(value, Mapping):
             words += [f"{name}.{key}={_value(item)}" for key, item in value.items()]
         else:

@@ -58,26 +58,23 @@ def replay_data(recording: Recording) -> dict[str, Any]:
     }
 
 
-def write_replay(folder: Path, job: Any, states: dict[int, Any]) -> Path | None:
+def write_replay(folder: Path, lanes: dict[int, tuple[Any, Any]]) -> Path | None:
     """Records lanes of a run into `replay.json`; None where the task has nothing to draw.
 
     Args:
       folder: the run directory.
-      job: the run.
-      states: lane -> its final state.
+      lanes: lane -> its job and its final state.
     """
     from riskppo_jax.render import policy_of, record
-    from riskppo_jax.render.record import model_of, steps_for
+    from riskppo_jax.render.record import steps_for
 
-    if getattr(getattr(job.env, "engine", None), "model", None) is None:
-        return None
-    model_of(job.env)
-    limits = {c.name: float(np.ravel(c.threshold)[0]) for c in job.hypers.problem.constraints}
-    steps = steps_for(job.env, SECONDS)
-    found = {
-        str(lane): replay_data(record(job.env, policy_of(job, state), steps, thresholds=limits))
-        for lane, state in states.items()
-    }
+    found = {}
+    for lane, (job, state) in lanes.items():
+        if getattr(getattr(job.env, "engine", None), "model", None) is None:
+            return None
+        limits = {c.name: float(c.threshold) for c in job.hypers.problem.constraints}
+        recording = record(job.env, policy_of(job, state), steps_for(job.env, SECONDS), thresholds=limits)
+        found[str(lane)] = replay_data(recording)
     path = folder / FILE
     draft = path.with_suffix(".tmp")
     draft.write_text(json.dumps(found))
