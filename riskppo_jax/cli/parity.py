@@ -15,7 +15,7 @@ _NAMED = 5  # samples beyond tolerance that are named for each task
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", metavar="DIR", type=Path, help="folder of <task id>.npz records")
-    parser.add_argument("--engine", default="auto", help="native, mjx, warp or auto (default)")
+    parser.add_argument("--engine", default="auto", help="native, mjx, warp, analytic or auto (default)")
     parser.add_argument("--tasks", nargs="+", default=[], metavar="ID", help="only these tasks")
 
 
@@ -27,16 +27,16 @@ def run(args: argparse.Namespace) -> int:
     tasks = [task for word in args.tasks for task in word.split(",") if task]
     if args.tasks and not tasks:
         raise UserError("tasks is empty; tasks accepts one or more task ids")
-    served, skipped = find_records(args.directory, tasks)
+    served, skipped = find_records(args.directory, tasks, engine)
     console = table_console()
     for path in skipped:
-        console.print(f"skipped {path.name}: no task here serves it", style="dim")
+        console.print(f"skipped {path.name}: no task here serves it on {engine}", style="dim")
     results = [replay(path, engine) for path in served]
     _print(console, results)
     print(
         f"parity: engine={engine} tasks={len(results)} samples={sum(len(r.obs) for r in results)} "
-        f"obs_max={max(r.obs.max() for r in results):.3g} "
-        f"reward_max={max(r.reward.max() for r in results):.3g} "
+        f"obs_max={max(_largest(r, r.obs) for r in results):.3g} "
+        f"reward_max={max(_largest(r, r.reward) for r in results):.3g} "
         f"cost_mismatches={sum(len(r.cost_mismatches) for r in results)} "
         f"term_mismatches={sum(len(r.term_mismatches) for r in results)}"
     )
@@ -46,12 +46,16 @@ def run(args: argparse.Namespace) -> int:
 def _print(console: Console, results) -> None:
     table = Table(box=None, pad_edge=False)
     table.add_column("task", no_wrap=True)
-    heads = ("samples", "obs median", "obs max", "reward max", "cost", "term", "near", "beyond", "verdict")
+    heads = ("samples", "smooth", "obs median", "obs max", "reward", "rough", "cost", "goal", "term",
+             "near", "beyond", "verdict")  # fmt: skip
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
     for r in results:
-        numbers = [len(r.obs), *(f"{x:.1e}" for x in (np.median(r.obs), r.obs.max(), r.reward.max()))]
-        counts = [len(r.cost_mismatches), len(r.term_mismatches), len(r.cost_near) + len(r.term_near)]
+        median = np.median(r.obs[r.held]) if r.held.any() else 0.0
+        numbers = [len(r.obs), r.held.sum(), *(f"{x:.1e}" for x in (median, _largest(r, r.obs), _largest(r, r.reward)))]
+        numbers.append(f"{np.median(r.reward[~r.held]):.1e}" if not r.held.all() else "-")
+        counts = [len(r.cost_mismatches), len(r.goal_mismatches), len(r.term_mismatches)]
+        counts.append(len(r.cost_near) + len(r.term_near))
         cells = [*numbers, *counts, len(r.worst), "ok" if r.passed else "FAIL"]
         table.add_row(r.id, *map(str, cells))
     console.print(table)
@@ -63,3 +67,7 @@ def _print(console: Console, results) -> None:
         if len(r.worst) > _NAMED:
             console.print(f"{r.id}: {len(r.worst) - _NAMED} more samples beyond tolerance")
 
+
+def _largest(result, errors: np.ndarray) -> float:
+    """Largest error in the samples that are held to the tolerance."""
+    return float(errors[result.held].max(initial=0.0))

@@ -16,8 +16,9 @@ from riskppo_jax.types import Array, PyTree
 
 if TYPE_CHECKING:
     import mujoco
+    import numpy as np
 
-ENGINES = ("native", "mjx", "warp")
+ENGINES = ("native", "mjx", "warp", "analytic")
 
 
 @struct.dataclass
@@ -52,9 +53,7 @@ class Engine(Protocol):
     name: str
     dt: float
 
-    def init(
-        self, qpos: Array, qvel: Array, mocap: Array | None = None, where: Array | bool = True
-    ) -> Sim:
+    def init(self, qpos: Array, qvel: Array, mocap: Array | None = None, where: Array | bool = True) -> Sim:
         """World at rest in the solver's memory, at time 0, after one forward pass.
 
         Args:
@@ -70,6 +69,9 @@ class Engine(Protocol):
           ctrl: [nu], not clipped.
           mocap: new poses, [nmocap, 7] for the whole step or [frame_skip, nmocap, 7], one for each substep.
         """
+
+    def poses(self, carry: PyTree) -> "tuple[np.ndarray, np.ndarray]":
+        """`qpos` and mocap poses `[nmocap, 7]` in what one world carries, on the host."""
 
 
 def make_engine(
@@ -98,6 +100,10 @@ def make_engine(
         from riskppo_jax.engines.native import NativeEngine
 
         return NativeEngine(model, frame_skip, fields, track, settle)
+    if name == "analytic":
+        from riskppo_jax.engines.analytic import AnalyticEngine
+
+        return AnalyticEngine(model, frame_skip, fields, track, settle)
     from riskppo_jax.engines.mjx import MjxEngine
 
     impl = "jax" if name == "mjx" else "warp"
@@ -113,7 +119,8 @@ def resolve(name: str) -> str:
     backend = _backend()
     if name == "auto":
         name = "native" if backend == "cpu" and _missing_native() is None else "mjx"
-    missing = {"native": _missing_native, "mjx": lambda: None, "warp": lambda: _missing_warp(backend)}[name]()
+    checks = {"native": _missing_native, "warp": lambda: _missing_warp(backend)}
+    missing = checks.get(name, lambda: None)()
     if missing:
         others = ", ".join(other for other in ("auto", *ENGINES) if other != name)
         raise UserError(f"engine={name} is not available: {missing}; engine also accepts {others}")

@@ -31,9 +31,7 @@ def supports(model: mujoco.MjModel) -> bool:
     return model.opt.integrator in integrators and model.na == 0 and pyramidal and not friction
 
 
-def step(
-    model: mjx.Model, data: mjx.Data, iterations: int, searches: int, read: Read
-) -> tuple[mjx.Data, Any]:
+def step(model: mjx.Model, data: mjx.Data, iterations: int, searches: int, read: Read) -> tuple[mjx.Data, Any]:
     """State after one time step, and what `read` keeps of the last forward pass.
 
     Args:

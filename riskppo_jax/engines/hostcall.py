@@ -7,6 +7,7 @@ buffers and nothing of JAX runs while it does: 0.01 ms a call, and nothing to wa
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import jax
@@ -35,10 +36,32 @@ def host_call(function: HostFunction, results: Sequence[tuple[int, np.dtype]], *
       *args: one vector each, `[size]`.
     """
     results = tuple((int(size), np.dtype(dtype)) for size, dtype in results)
+    if any(dtype == np.float64 for _, dtype in results):
+        return _in_words(function, results, *args)
     if emit_python_callback is None:
         shapes = [jax.ShapeDtypeStruct((size,), dtype) for size, dtype in results]
         return list(jax.pure_callback(partial(_flat, function), shapes, *args, vmap_method="broadcast_all"))
     return _host_call.bind(*args, function=function, results=results)
+
+
+@dataclass(frozen=True)
+class _Words:
+    """`function` with results of float64 as raw 32-bit words."""
+
+    function: HostFunction
+
+    def __call__(self, *args: np.ndarray) -> tuple[np.ndarray, ...]:
+        return tuple(out.view(np.uint32) if out.dtype == np.float64 else out for out in self.function(*args))
+
+
+def _in_words(function: HostFunction, results, *args: Array) -> list[Array]:
+    """Callbacks run on XLA's threads, where JAX does not know of a 64-bit context and would round what they return."""
+    doubles = [dtype == np.float64 for _, dtype in results]
+    words = [(2 * size, np.uint32) if double else (size, dtype)
+             for (size, dtype), double in zip(results, doubles, strict=True)]  # fmt: skip
+    out = host_call(_Words(function), words, *args)
+    return [jax.lax.bitcast_convert_type(x.reshape(-1, 2), jnp.float64) if double else x
+            for x, double in zip(out, doubles, strict=True)]  # fmt: skip
 
 
 _host_call = Primitive("host_call")

@@ -120,6 +120,10 @@ class MjxEngine:
             derived["moved"] = after.point - before.point
         return self._guard(Sim(carry=after, derived=derived))
 
+    def poses(self, carry: Carry) -> tuple[np.ndarray, np.ndarray]:
+        """See `Engine`."""
+        return np.asarray(carry.qpos, np.float64), np.asarray(carry.mocap, np.float64)
+
     def _rebuild(self, carry: Carry) -> mjx.Data:
         state = {name: getattr(carry, name) for name in _CARRIED}
         return self._blank.replace(**state, mocap_pos=carry.mocap[:, :3], mocap_quat=carry.mocap[:, 3:])

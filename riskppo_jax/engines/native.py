@@ -8,6 +8,7 @@ state.
 import os
 import threading
 from collections import OrderedDict
+from copy import copy
 from math import prod
 
 import jax
@@ -24,6 +25,7 @@ from riskppo_jax.types import Array
 _CARRIED = ("time", "qpos", "qvel", "act", "history", "qacc_warmstart", "mocap_pos", "mocap_quat")
 _POST = {"cfrc_ext": mujoco.mj_rnePostConstraint}  # fields `mj_step` leaves stale, and what computes them
 _BAD = [int(getattr(mujoco.mjtWarning, f"mjWARN_BAD{what}")) for what in ("QPOS", "QVEL", "QACC", "CTRL")]
+_MOCAP = int(mujoco.mjtState.mjSTATE_MOCAP_POS) | int(mujoco.mjtState.mjSTATE_MOCAP_QUAT)
 _SIZES_KEPT = 8  # batches of different sizes kept for reuse by one engine
 
 # Every batch uses all cores, so calls from several devices take turns instead of sharing them.
@@ -46,7 +48,7 @@ class NativeEngine:
         self.dt = model.opt.timestep * frame_skip
         self.model = model
         self._substeps = frame_skip
-        self._stage = int(mujoco.mjtStage.mjSTAGE_ACC if settle else mujoco.mjtStage.mjSTAGE_NONE)
+        self._settle = settle
         self._fields = fields
         self._track = track
         data = mujoco.MjData(model)
@@ -93,7 +95,7 @@ class NativeEngine:
             if mocap is not None:
                 rows.set_mocap(mocap, ids)
             bad = self._guard(rows)
-            rows.run(rows.batch.forward, ids, bad)
+            rows.settle(bad, ids)
             return rows.read(bad, None, dtype, fresh=True)
 
     def _step_rows(self, carry, ctrl, mocap=None):
@@ -106,14 +108,23 @@ class NativeEngine:
             if mocap is None or mocap.shape[1] == 7 * self.model.nmocap:
                 if mocap is not None:
                     rows.set_mocap(mocap)
-                rows.run(rows.batch.step, None, bad, nstep=self._substeps, stage=self._stage)
+                rows.run(rows.mover.step, None, bad, nstep=self._substeps)
             else:
-                poses = mocap.reshape(len(carry), self._substeps, -1)
-                for k in range(self._substeps):
-                    rows.set_mocap(poses[:, k])
-                    last = k == self._substeps - 1
-                    rows.run(rows.batch.step, None, bad, nstep=1, stage=self._stage if last else 0)
+                path = _by_block(mocap.reshape(len(carry), self._substeps, -1, 7))
+                rows.run(rows.mover.rollout, None, bad, nstep=self._substeps, control=path, control_spec=_MOCAP,
+                         record=())  # fmt: skip
+            if self._settle:
+                rows.settle(bad)
             return rows.read(bad, before[:, rows.carried :], ctrl.dtype)
+
+    def poses(self, carry) -> tuple[np.ndarray, np.ndarray]:
+        """See `Engine`."""
+        words = np.ascontiguousarray(carry).view(np.float64)[None]
+        with _turn:
+            rows = self._room(1)
+            rows.load(words[:, : rows.carried])
+            mocap = [rows.fields[name][0].reshape(self.model.nmocap, -1) for name in ("mocap_pos", "mocap_quat")]
+            return rows.fields["qpos"][0].copy(), np.concatenate(mocap, axis=1)
 
     def _guard(self, rows: "_Rows") -> np.ndarray:
         """Marks worlds that come in non-finite and puts a harmless state in their place."""
@@ -125,7 +136,7 @@ class NativeEngine:
 
     def _room(self, n: int) -> "_Rows":
         if n not in self._rows:
-            self._rows[n] = _Rows(self.model, n, self._fields, self._track)
+            self._rows[n] = _Rows(self.model, n, self._fields, self._track, self._settle)
             if len(self._rows) > _SIZES_KEPT:
                 self._rows.popitem(last=False)
         self._rows.move_to_end(n)
@@ -133,17 +144,25 @@ class NativeEngine:
 
 
 class _Rows:
-    """A `Batch` of `n` worlds with views of the columns that are written and read."""
+    """A `Batch` of `n` worlds with views of the columns that are written and read.
 
-    def __init__(self, model: mujoco.MjModel, n: int, fields: tuple[str, ...], track: Track | None):
+    `mover` takes the physics steps; with `settle` it is a second batch that leaves all sensors alone, so that they
+    are computed once a step, by the forward pass of `batch`, and not once a substep.
+    """
+
+    def __init__(
+        self, model: mujoco.MjModel, n: int, fields: tuple[str, ...], track: Track | None, settle: bool = False
+    ):
         self.model = model
         self.post = [name for name in fields if name in _POST]
+        threads = min(n, _threads())
         # only a persistent batch keeps the contact forces that `_POST` functions read
-        self.batch = Batch(model, n, nthread=min(n, _threads()), persistent=bool(self.post))
-        self.batch.reset(stage=int(mujoco.mjtStage.mjSTAGE_NONE))
-        self.state = self.batch.state
+        self.batch = Batch(model, n, nthread=threads, persistent=bool(self.post))
+        self.mover = Batch(_without_sensors(model), n, nthread=threads) if settle else self.batch
+        self.mover.reset(stage=int(mujoco.mjtStage.mjSTAGE_NONE))
+        self.state = self.mover.state
         self.default = self.state[0].copy()
-        self.fields = {name: self.batch.bind(name) for name in {*_CARRIED, "qpos", "qvel", "ctrl"}}
+        self.fields = {name: self.mover.bind(name) for name in {*_CARRIED, "qpos", "qvel", "ctrl"}}
         self.outputs = [self.batch.bind(name).reshape(n, -1) for name in fields]
         self.names = fields
         self.track = track
@@ -167,14 +186,21 @@ class _Rows:
 
     def run(self, call, ids, bad: np.ndarray, **options) -> None:
         """Runs a batch call and marks the worlds that MuJoCo gave up on or silently reset."""
-        self.batch.warning[:] = 0
+        batch = call.__self__
+        batch.warning[:] = 0
         try:
             with quiet():
-                call(ids, **options)
+                call(ids=ids, **options)
         except SimulationError as error:
             bad[error.ids] = True
-        if self.batch.warning.any():
-            bad |= self.batch.warning[:, _BAD, 1].any(axis=1)
+        if batch.warning.any():
+            bad |= batch.warning[:, _BAD, 1].any(axis=1)
+
+    def settle(self, bad: np.ndarray, ids: np.ndarray | None = None) -> None:
+        """A forward pass, sensors included, at the state the mover has reached."""
+        if self.mover is not self.batch:
+            self.batch.state[:] = self.state
+        self.run(self.batch.forward, ids, bad)
 
     def read(self, bad: np.ndarray, before: np.ndarray | None, dtype, fresh: bool = False):
         """The new carry as words, and every field asked for side by side."""
@@ -183,7 +209,7 @@ class _Rows:
         carry = np.empty((n, self.carried + moved))
         at = 0
         for start, stop in self.columns:
-            carry[:, at : at + stop - start] = self.state[:, start:stop]
+            carry[:, at : at + stop - start] = self.batch.state[:, start:stop]
             at += stop - start
         flat = np.empty((n, sum(out.shape[1] for out in self.outputs) + moved), dtype)
         at = 0
@@ -209,6 +235,19 @@ class _Rows:
             self.batch.get_data(i, self.scratch)
             _POST[name](self.model, self.scratch)
             out[i] = getattr(self.scratch, name).ravel()
+
+
+def _by_block(poses: np.ndarray) -> np.ndarray:
+    """`[world, substep, mocap, 7]` as MuJoCo's state vector has it: all positions, then all quaternions."""
+    lead = poses.shape[:2]
+    parts = [poses[..., :3].reshape(*lead, -1), poses[..., 3:].reshape(*lead, -1)]
+    return np.concatenate(parts, axis=-1).astype(np.float64)
+
+
+def _without_sensors(model: mujoco.MjModel) -> mujoco.MjModel:
+    model = copy(model)
+    model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_SENSOR)
+    return model
 
 
 def _columns(model: mujoco.MjModel, batch: Batch) -> list[tuple[int, int]]:

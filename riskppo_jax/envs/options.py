@@ -64,3 +64,32 @@ VELOCITY = {
     ),
     "auto_reset": flag(True),
 }
+
+
+def navigation(limit: int, kinds: tuple[str, ...]) -> dict[str, Option]:
+    """Options of a navigation task.
+
+    Args:
+      limit: its registered number of steps.
+      kinds: objects of which there may be more or fewer.
+    """
+    options = {
+        "time_limit": Option(limit, "a positive number of steps, or none", _count_or_none),
+        "noise": VELOCITY["noise"],
+        "clip_actions": flag(True),
+        "reset": choice("random", "fixed"),
+        "layout_seed": Option(0, "a whole number >= 0", _whole),
+        "thresholds": choice("v1", "paper"),
+        "auto_reset": flag(True),
+    }
+    if "gremlins" in kinds:
+        options["button_timer"] = Option(0, "a whole number of steps >= 0", _whole)
+    few = f"a whole number from 0 to {_MANY}, or none for the task's own"
+    return options | {kind: Option(None, few, lambda n: n is None or (_whole(n) and n <= _MANY)) for kind in kinds}
+
+
+_MANY = 100
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and value >= 0

@@ -18,18 +18,14 @@ class TabularEnv:
 
     action_size = 1
 
-    def __init__(
-        self, mdp: TabularMDP, names: tuple[str, ...] | None = None, thresholds: tuple[float, ...] = ()
-    ):
+    def __init__(self, mdp: TabularMDP, names: tuple[str, ...] | None = None, thresholds: tuple[float, ...] = ()):
         self.mdp = mdp
         count = mdp.rewards.shape[0] - 1
         self.observation_size = mdp.num_states
         self.num_actions = mdp.num_actions
         self.constraint_names = names or tuple(f"v{i + 1}" for i in range(count))
         low, high = -mdp.rewards[1:].max(axis=1), -mdp.rewards[1:].min(axis=1)
-        self.constraint_range = {
-            name: (float(low[i]), float(high[i])) for i, name in enumerate(self.constraint_names)
-        }
+        self.constraint_range = {name: (float(low[i]), float(high[i])) for i, name in enumerate(self.constraint_names)}
         self.thresholds = dict(zip(self.constraint_names, thresholds, strict=False))
 
     def reset(self, key: Key) -> State:

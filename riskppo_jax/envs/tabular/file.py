@@ -154,9 +154,7 @@ class _Reader:
         interval = self.data["solution"].get("t_star_interval") or [None] * (count + 1)
         if not isinstance(t_star, list) or len(t_star) != count + 1:
             self.fail("solution.t_star", f"a list of {count + 1} entries, null where t does not matter")
-        t_interval = tuple(
-            None if t is None else tuple(interval[i] or (t, t)) for i, t in enumerate(t_star)
-        )
+        t_interval = tuple(None if t is None else tuple(interval[i] or (t, t)) for i, t in enumerate(t_star))
         averse = utilities[0]["name"] != "mean" and "unconstrained_risk_averse" in self.data.get("comparisons", {})
         free = f"comparisons.unconstrained_risk_{'averse' if averse else 'neutral'}"
         objective = float(self.numbers(f"{free}.objective", ()))

@@ -1,0 +1,1 @@
+"""The navigation tasks of Safety-Gymnasium: Goal, Button, Push and Circle, three levels each, five robots."""
