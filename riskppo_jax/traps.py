@@ -5,16 +5,43 @@ from itertools import pairwise
 from typing import Any
 
 AT_BOUND = 0.2  # share of training a price may sit at its bound
-STILL = 0.1  # of the limit: a policy whose mean quantity is below this hardly moves
-STILL_POINTS = 3  # log points in a row, and at least this share of all:
-STILL_SHARE = 0.05
+STILL = 0.3  # of the limit: a policy whose mean quantity is below this hardly moves
+FREE = 0.02  # of the highest price so far: what counts as no price at all
+STILL_SHARE = 0.1  # of all log points, in a row, and at least this many:
+STILL_POINTS = 5
 
 
-def find_traps(points: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str]:
-    """Sentences about what a run's log points show; empty if all is well."""
+class Watch:
+    """Says what goes wrong as soon as the log shows it, each kind once for a lane."""
+
+    def __init__(self, names: Sequence[str], total: int):
+        """`names` are the constraints', `total` the log points of the whole run."""
+        self._names, self._total = names, total
+        self._points: dict[int, list[dict[str, Any]]] = {}
+        self._said: set[tuple[int, str]] = set()
+
+    def see(self, point: dict[str, Any], lane: int = 0) -> list[str]:
+        """What is new with this point."""
+        points = self._points.setdefault(lane, [])
+        points.append(point)
+        new = {(lane, trap.split(":")[0].split("%")[-1]): trap for trap in find_traps(points, self._names, self._total)}
+        new = {kind: trap for kind, trap in new.items() if kind not in self._said}
+        self._said |= set(new)
+        return list(new.values())
+
+
+def find_traps(points: Sequence[dict[str, Any]], names: Sequence[str], total: int = 0) -> list[str]:
+    """Sentences about what a run's log points show; empty if all is well.
+
+    Args:
+      points: in order.
+      names: of the constraints.
+      total: log points of the whole run, where it is not over: shares of training are shares of it.
+    """
     found = []
+    total = max(total, len(points))
     for i, name in enumerate(names):
-        found += [trap for trap in (_at_bound(points, i, name), _standing(points, i, name)) if trap]
+        found += [trap for trap in (_at_bound(points, i, name, total), _standing(points, i, name, total)) if trap]
     skipped = sum(point.get("ppo/skipped") or 0 for point in points)
     if skipped:
         found.append(f"{skipped} gradient steps were skipped because a loss or gradient was not finite")
@@ -24,9 +51,9 @@ def find_traps(points: Sequence[dict[str, Any]], names: Sequence[str]) -> list[s
     return found
 
 
-def _at_bound(points: Sequence[dict[str, Any]], i: int, name: str) -> str | None:
+def _at_bound(points: Sequence[dict[str, Any]], i: int, name: str, total: int) -> str | None:
     shares = [point[f"constraint{i}/at_bound"] for point in points]
-    share = sum(shares) / max(len(shares), 1)
+    share = sum(shares) / max(total, 1)
     if share < AT_BOUND:
         return None
     return (
@@ -35,17 +62,25 @@ def _at_bound(points: Sequence[dict[str, Any]], i: int, name: str) -> str | None
     )
 
 
-def _standing(points: Sequence[dict[str, Any]], i: int, name: str) -> str | None:
-    """A policy that rests far below the limit while its price falls: it will not move again by itself soon."""
-    longest, run = 0, 0
+def _standing(points: Sequence[dict[str, Any]], i: int, name: str, total: int) -> str | None:
+    """A policy that was priced, and rests far below its limit although its price falls or is gone.
+
+    Nothing holds it there but itself: standing earns the survival bonus, and moving again is a risk. A run whose
+    price never rose is another matter; its limit is simply out of the policy's way.
+    """
+    highest, longest, run, last = 0.0, 0, 0, None
     for before, point in pairwise(points):
-        limit, mean = point[f"constraint{i}/threshold"], point[f"constraint{i}/mean"]
+        limit, mean, lam = (point[f"constraint{i}/{key}"] for key in ("threshold", "mean", "lam"))
+        highest = max(highest, lam)
         still = mean is not None and limit > 0 and abs(mean) < STILL * limit
-        run = run + 1 if still and point[f"constraint{i}/lam"] < before[f"constraint{i}/lam"] else 0
-        longest = max(longest, run)
-    if longest < max(STILL_POINTS, STILL_SHARE * len(points)):
+        released = highest > 0 and (lam < before[f"constraint{i}/lam"] or lam <= FREE * highest)
+        run = run + 1 if still and released else 0
+        if run >= longest:
+            longest, last = run, point
+    if longest < max(STILL_POINTS, STILL_SHARE * total):
         return None
+    ended = "and left it later" if last is not points[-1] else "so far" if len(points) < total else "to the end"
     return (
-        f"the policy stands still while lambda decays: mean {name} below {STILL:.0%} of its limit for "
-        f"{longest} log points in a row; smaller dual.lam_step and dual.lam_gain avoid this"
+        f"the policy stood still while lambda decayed: mean {name} below {STILL:.0%} of its limit for {longest} log "
+        f"points in a row, {ended}; smaller dual.lam_step, or a longer dual.gain_warmup, avoid this"
     )

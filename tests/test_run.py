@@ -9,7 +9,6 @@ from tabular_cli import ID, TINY
 
 from riskppo_jax import run as run_module
 from riskppo_jax.cli import main
-from riskppo_jax.traps import find_traps
 from riskppo_jax.writers import JsonLines, reduce_chunk
 
 
@@ -132,19 +131,3 @@ def test_log_is_cut_to_what_the_checkpoint_knows(tmp_path):
     log.write({"a/b": 4})
     log.close()
     assert path.read_text() == '{"a/b": 1}\n{"a/b": 4}\n' and log.lines == 2
-
-
-def points(**columns):
-    rows = zip(*columns.values(), strict=True)
-    usual = {"threshold": 1.0, "mean": 0.9, "lam": 1.0, "at_bound": 0.0}
-    points = [usual | dict(zip(columns, row, strict=True)) for row in rows]
-    return [{f"constraint0/{name}": value for name, value in point.items()} for point in points]
-
-
-def test_traps_are_said_in_plain_words():
-    assert find_traps(points(lam=[1.0, 0.9, 0.8, 0.7]), ["velocity"]) == []
-    (bound,) = find_traps(points(at_bound=[1.0, 0.0, 0.0, 0.0]), ["velocity"])
-    assert "lambda of velocity was at its bound for 25% of training" in bound
-    (still,) = find_traps(points(lam=[2.0, 1.5, 1.0, 0.5], mean=[0.05] * 4), ["velocity"])
-    assert "stands still while lambda decays" in still
-    assert find_traps(points(lam=[1.0, 1.5, 2.0, 2.5], mean=[0.05] * 4), ["velocity"]) == []

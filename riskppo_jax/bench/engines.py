@@ -181,19 +181,32 @@ def _until_ready(program: Callable, state: PyTree, actions: Array) -> Callable[[
     return run
 
 
-def raw_loop(engine: Any, actions: Array) -> tuple[Array, Callable[[], int]]:
-    """A carry for the engine, and what a user of `mujoco.batch` would write from the same states."""
+def raw_loop(engine: Any, actions: Array, carry: Array | None = None) -> tuple[Array, Callable[[], int]]:
+    """A carry for the engine, and what a user of `mujoco.batch` would write from the same states.
+
+    Args:
+      engine: a native one.
+      actions: `[time, world, action]`.
+      carry: the engine's own `[world, words]` to start from; by default near the model's rest.
+    """
     from mujoco.batch import Batch
 
-    from riskppo_jax.engines.native import _threads
+    from riskppo_jax.engines.native import _columns, _threads
 
     steps, n, _ = actions.shape
     model, substeps = engine.model, round(engine.dt / engine.model.opt.timestep)
-    rng = np.random.default_rng(0)
-    qpos = (model.qpos0 + 0.005 * rng.normal(size=(n, model.nq))).astype(np.float32)
-    qvel = (0.005 * rng.normal(size=(n, model.nv))).astype(np.float32)
     batch = Batch(model, n, nthread=min(n, _threads()))
-    batch.qpos, batch.qvel = qpos, qvel
+    if carry is None:
+        rng = np.random.default_rng(0)
+        qpos = (model.qpos0 + 0.005 * rng.normal(size=(n, model.nq))).astype(np.float32)
+        qvel = (0.005 * rng.normal(size=(n, model.nv))).astype(np.float32)
+        batch.qpos, batch.qvel = qpos, qvel
+        carry = jax.jit(jax.vmap(engine.init))(qpos, qvel).carry
+    else:
+        words, at = np.asarray(carry).view(np.float64), 0
+        for start, stop in _columns(model, batch):
+            batch.state[:, start:stop] = words[:, at : at + stop - start]
+            at += stop - start
     batch.forward()
     start, ctrl, rows = batch.state.copy(), batch.bind("ctrl"), np.asarray(actions)
 
@@ -204,7 +217,7 @@ def raw_loop(engine: Any, actions: Array) -> tuple[Array, Callable[[], int]]:
             batch.step(nstep=substeps)
         return steps * n
 
-    return jax.jit(jax.vmap(engine.init))(qpos, qvel).carry, run
+    return carry, run
 
 
 def _gymnasium_loop(id: str, steps: int) -> tuple[Callable[[], int] | None, str]:

@@ -20,6 +20,7 @@ from riskppo_jax.evaluation import evaluate
 from riskppo_jax.settings import read_settings
 from riskppo_jax.solvers.ppo import gae, make_batch, ppo_update, rollout
 from riskppo_jax.train import RunState
+from riskppo_jax.types import Array
 from riskppo_jax.writers import reduce_chunk
 
 TASKS = ("SafetyHalfCheetahVelocity-v1", "SafetyHopperVelocity-v1")
@@ -27,23 +28,25 @@ RAW = 0.5  # training over the bare batch
 METRICS = 4096  # bytes that may leave the device per iteration
 
 
-def measure(task: str, repeats: int, words: tuple[str, ...] = ()) -> Iterator[Line]:
+def measure(task: str, repeats: int, words: tuple[str, ...] = (), warm_up: int = 60) -> Iterator[Line]:
     """Lines of one task on the native engine: whole iterations, then their parts, as shares of the whole.
 
     Args:
       task: a velocity task.
       repeats: measured rounds.
       words: more settings, as for `riskppo train`.
+      warm_up: iterations of training before anything is measured.
     """
     job = build(read_settings([f"env={task}", "engine=native", "noise=0.05", *words]))
     n, steps = job.layout.num_envs, job.trainer.steps_per_iteration
     state = jax.jit(job.trainer.init)(jax.random.key(0), job.hypers)
     whole, seconds = compiled(job.trainer.step, state, job.hypers)
     yield Line(task, "training step, compile", n, seconds, unit="s")
-    for _ in range(3):  # away from the start, where every episode is short
+    for _ in range(warm_up):  # to where robots move and touch the ground: physics costs more there
         state, metrics = whole(state, job.hypers)
-    parts = {name: _timed(*part, steps) for name, part in _parts(job, state).items()}
-    raw = _raw(job)
+    pieces, actions = _parts(job, state)
+    parts = {name: _timed(*part, steps) for name, part in pieces.items()}
+    _, raw = raw_loop(job.env.engine, actions, state.envs.sim)
     rates = race({"train": _timed(whole, (state, job.hypers), steps), "raw": raw, **parts}, repeats)
     best, median = ratios(rates["train"], rates["raw"])
     yield Line(
@@ -66,8 +69,8 @@ def measure(task: str, repeats: int, words: tuple[str, ...] = ()) -> Iterator[Li
     yield Line(task, "peak memory of the process", n, peak / 2**20, unit="MiB")
 
 
-def _parts(job: Job, state: RunState) -> dict[str, tuple[Callable, tuple]]:
-    """Compiled pieces of an iteration with their arguments; physics is within the rollout."""
+def _parts(job: Job, state: RunState) -> tuple[dict[str, tuple[Callable, tuple]], Array]:
+    """Compiled pieces of an iteration with their arguments (physics is within the rollout), and its actions."""
     layout, networks, hypers = job.layout, job.trainer.networks, job.hypers
     key = jax.random.key(1)
 
@@ -80,9 +83,6 @@ def _parts(job: Job, state: RunState) -> dict[str, tuple[Callable, tuple]]:
     def improve(key, learner, batch):
         return ppo_update(key, learner, batch, networks, hypers.ppo, layout)
 
-    low, high = job.env.action_range
-    shape = (layout.horizon, layout.num_envs, job.env.action_size)
-    actions = jax.random.uniform(key, shape, minval=low, maxval=high)
     params, moments = state.learner.params, state.moments
     collect = compiled(collect, key, params, moments, state.envs)[0]
     _, seen = collect(key, params, moments, state.envs)
@@ -92,10 +92,10 @@ def _parts(job: Job, state: RunState) -> dict[str, tuple[Callable, tuple]]:
     )  # fmt: skip
     batch = make_batch(seen, advantage, target, moments)
     return {
-        "physics and task": (compiled(physics, state.envs, actions)[0], (state.envs, actions)),
+        "physics and task": (compiled(physics, state.envs, seen.action)[0], (state.envs, seen.action)),
         "rollout, physics included": (collect, (key, params, moments, state.envs)),
         "PPO update": (compiled(improve, key, state.learner, batch)[0], (key, state.learner, batch)),
-    }
+    }, seen.action
 
 
 def _around(job: Job, state: RunState, metrics: Mapping[str, Any], task: str, step: float) -> Iterator[Line]:
@@ -121,14 +121,6 @@ def _around(job: Job, state: RunState, metrics: Mapping[str, Any], task: str, st
             work()
         seconds = (time.perf_counter() - began) / 3 * each
         yield Line(task, f"{name}, beside a step", job.layout.num_envs, 1e3 * seconds, 1e3 * step, "ms", seconds / step)
-
-
-def _raw(job: Job) -> Callable[[], int]:
-    layout = job.layout
-    low, high = job.env.action_range
-    shape = (layout.horizon, layout.num_envs, job.env.action_size)
-    _, raw = raw_loop(job.env.engine, jax.random.uniform(jax.random.key(1), shape, minval=low, maxval=high))
-    return raw
 
 
 def _timed(program: Callable, args: tuple, steps: int) -> Callable[[], int]:

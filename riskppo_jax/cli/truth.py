@@ -111,7 +111,7 @@ def _ppo(args: argparse.Namespace):
 
     return (
         f"solver=ppo lam={recipe.rule.lam} t={recipe.rule.t} box={recipe.rule.box}, {recipe.iterations} iterations of "
-        f"{recipe.layout.batch_size} samples, the last policy of the best feasible of {recipe.starts} starts; solved "
+        f"{recipe.layout.batch_size} samples, the last policy of the best of {recipe.starts} starts; solved "
         "within 5% (10% with more than ten states or several constraints)"
     ), solve
 

@@ -1,0 +1,50 @@
+"""Known ways to go wrong are found in the log, and ordinary runs are left in peace."""
+
+import pytest
+
+from riskppo_jax.traps import Watch, find_traps
+
+
+def points(**columns):
+    rows = zip(*columns.values(), strict=True)
+    usual = {"threshold": 1.0, "mean": 0.9, "lam": 1.0, "at_bound": 0.0}
+    found = [usual | dict(zip(columns, row, strict=True)) for row in rows]
+    return [{f"constraint0/{name}": value for name, value in point.items()} for point in found]
+
+
+def test_a_price_at_its_bound():
+    (bound,) = find_traps(points(at_bound=[1.0, 0.0, 0.0, 0.0]), ["velocity"])
+    assert "lambda of velocity was at its bound for 25% of training" in bound
+    assert find_traps(points(at_bound=[0.1] * 4), ["velocity"]) == []
+
+
+def test_standing_while_the_price_falls():
+    falling = [2.0 - 0.2 * k for k in range(8)]
+    (still,) = find_traps(points(lam=falling, mean=[0.05] * 8), ["velocity"])
+    assert "stood still while lambda decayed" in still and "to the end" in still
+    assert find_traps(points(lam=falling, mean=[0.9] * 8), ["velocity"]) == []
+
+
+def test_standing_after_the_price_is_gone():
+    (still,) = find_traps(points(lam=[0.0, 1.0, 2.0] + [0.0] * 9, mean=[0.9, 0.9] + [0.2] * 10), ["velocity"])
+    assert "stood still" in still
+
+
+def test_leaving_the_trap_is_said_too():
+    lam, mean = [1.0, 2.0] + [0.0] * 8 + [1.0] * 4, [0.9, 0.9] + [0.1] * 8 + [0.95] * 4
+    (still,) = find_traps(points(lam=lam, mean=mean), ["velocity"])
+    assert "left it later" in still
+
+
+@pytest.mark.parametrize("lam", [[1.0 + 0.1 * k for k in range(10)], [0.0] * 10])
+def test_a_slow_policy_that_is_held_or_was_never_priced_is_no_trap(lam):
+    assert find_traps(points(lam=lam, mean=[0.05] * 10), ["velocity"]) == []
+
+
+def test_watching_says_each_kind_once_and_in_time():
+    watch = Watch(["velocity"], total=40)
+    log = points(lam=[1.0, 2.0, *[2.0 - 0.1 * k for k in range(20)]], mean=[0.9, 0.9, *[0.1] * 20])
+    said = [(k, trap) for k, point in enumerate(log) for trap in watch.see(point)]
+    assert len(said) == 1 and "so far" in said[0][1]
+    assert said[0][0] == 7  # the fifth point in a row
+    assert [trap for point in log for trap in watch.see(point, lane=1)]
