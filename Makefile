@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: train test lint clean
+.PHONY: train test lint types coverage docs clean
 
 train: $(STAMP)
 	$(BIN)/riskppo train experiment=hopper $(ARGS)
@@ -15,6 +15,18 @@ test: $(STAMP)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
+
+types: $(STAMP)
+	$(BIN)/python -m mypy
+
+coverage: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist worksteal --cov=riskppo_jax --cov-report=term-missing:skip-covered $(ARGS)
+
+# into site/; pictures and benchmark tables are made first
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(BIN)/python docs/make.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 # Done once, and again only when the dependencies change.
 $(STAMP): pyproject.toml constraints.txt
