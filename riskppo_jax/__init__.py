@@ -18,6 +18,7 @@ _LAZY = {
     "Problem": "riskppo_jax.risk.lagrangian",
     "oce": "riskppo_jax.risk",
     "priced_reward": "riskppo_jax.risk.lagrangian",
+    "sweep": "riskppo_jax.lanes",
 }
 
 # modules that are public as a whole

@@ -1,10 +1,13 @@
 """From settings to a job: the environment, the problem, the trainer and its numbers, all checked."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from riskppo_jax import sgda
+import jax
+import numpy as np
+
+from riskppo_jax import grid, sgda
 from riskppo_jax.config import Layout, PPOHypers, check_ppo_hypers
 from riskppo_jax.engines.base import resolve
 from riskppo_jax.envs.base import Env
@@ -17,6 +20,7 @@ from riskppo_jax.scheme import Scheme
 from riskppo_jax.settings import Settings
 from riskppo_jax.train import Hypers, Trainer, make_train
 
+MODES = ("auto", "vmap", "map")  # how the lanes of a sweep are run
 _BELOW = {
     "lam_step": 0.0, "t_step": 0.0, "lam_gain": 0.0, "lam_damping": 0.0, "slack_clip": 0.0, "gain_clip": 0.0,
     "gain_warmup": 1.0, "radius": 0.0, "lam_growth": 1.0, "lam_patience": 1.0, "lam_max": 0.0, "lam_init": 0.0,
@@ -34,6 +38,8 @@ class Job(NamedTuple):
     hypers: Hypers
     chunks: int  # log points of the whole run
     chunk: int  # iterations between two of them
+    point: grid.Point = {}  # noqa: RUF012  # the swept settings' values, in a lane of a sweep
+    lanes: tuple["Job", ...] = ()  # of a sweep, each a single run's job with the same environment and trainer
 
     def evaluates(self, iterations: int) -> bool:
         """Whether the policy is evaluated after so many iterations: about `eval.points` times, evenly."""
@@ -46,18 +52,56 @@ def build(settings: Settings) -> Job:
     _check_counts(settings)
     engine = resolve(settings.engine)
     layout = _named("layout", Layout, **vars(settings.layout))
+    points = grid.points(settings.sweep.grid)
+    base = grid.at_point(settings, points[0]) if points else settings  # what is swept need not make sense without
+    rule, scheme = _dual(base)[0], Scheme(**vars(base.scheme))
+    _numbers(base)
+    env = _env(base, engine)
+    hypers = _hypers(base, env)
+    trainer = make_train(env, layout, hypers.problem, rule, scheme)
+    chunks, chunk = plan(settings.total_steps, trainer.steps_per_iteration, settings.log.every)
+    job = Job(settings, engine, env, layout, trainer, hypers, chunks, chunk)
+    return job._replace(lanes=tuple(_lanes(job, points)))
+
+
+def _lanes(job: Job, points: Sequence[grid.Point]) -> Iterator[Job]:
+    """A job for each point of the grid; complains where a swept setting does not reach the problem."""
+    seen: dict[str, grid.Point] = {}
+    for point in points:
+        own = grid.at_point(job.settings, point)
+        try:
+            hypers = _hypers(own, job.env)
+        except UserError as error:
+            raise UserError(f"sweep: at {grid.describe(point)}: {error}") from error
+        if "noise" in point:
+            hypers = hypers.replace(noise=point["noise"])
+        numbers = repr((describe(hypers), own.seed))
+        if numbers in seen:
+            name = next(name for name, value in point.items() if seen[numbers][name] != value)
+            raise UserError(f"sweep.{name}: nothing in this run depends on it; accepts settings that it uses")
+        seen[numbers] = point
+        if jax.tree.map(np.shape, hypers) != jax.tree.map(np.shape, job.hypers.replace(noise=hypers.noise)):
+            raise UserError(f"sweep: at {grid.describe(point)}: accepts lists of equal length at every point")
+        yield job._replace(settings=own, hypers=hypers, point=point)
+
+
+def _hypers(settings: Settings, env: Env) -> Hypers:
+    """Every traced number, checked."""
+    ppo, dual, starts, objective = _numbers(settings)
+    if settings.noise is not None and not 0 <= settings.noise < math.inf:
+        raise UserError(f"noise={settings.noise}: accepts a standard deviation >= 0")
+    problem = Problem(objective, _constraints(settings, env))
+    return Hypers(problem, ppo, dual, total_steps=float(settings.total_steps), **starts)
+
+
+def _numbers(settings: Settings) -> tuple[PPOHypers, sgda.DualHypers, dict[str, float], Utility]:
+    """The traced numbers that can be checked without the environment."""
     ppo = PPOHypers(**vars(settings.ppo))
     _named("ppo", check_ppo_hypers, ppo)
-    rule, dual, starts = _dual(settings)
-    scheme = Scheme(**vars(settings.scheme))
+    _, dual, starts = _dual(settings)
     objective = _utility("objective", settings.objective)
     _utility("risk", settings.risk)
-    env = _env(settings, engine)
-    problem = Problem(objective, _constraints(settings, env))
-    trainer = make_train(env, layout, problem, rule, scheme)
-    hypers = Hypers(problem, ppo, dual, total_steps=float(settings.total_steps), **starts)
-    chunks, chunk = plan(settings.total_steps, trainer.steps_per_iteration, settings.log.every)
-    return Job(settings, engine, env, layout, trainer, hypers, chunks, chunk)
+    return ppo, dual, starts, objective
 
 
 def plan(total_steps: int, per_iteration: int, every: int) -> tuple[int, int]:
@@ -104,6 +148,10 @@ def _check_counts(settings: Settings) -> None:
         value = getattr(getattr(settings, area) if area else settings, name)
         if not low <= value < 2**32:
             raise UserError(f"{key}={value}: accepts a whole number from {low} to {2**32 - 1}")
+    if settings.sweep.mode not in MODES:
+        raise UserError(f"sweep.mode={settings.sweep.mode}: accepts {', '.join(MODES)}")
+    if settings.sweep.batch < 0:
+        raise UserError(f"sweep.batch={settings.sweep.batch}: accepts lanes at a time, or 0 to choose")
     if not 0 <= settings.checkpoint.seconds < math.inf:
         raise UserError(f"checkpoint.seconds={settings.checkpoint.seconds}: accepts a number of seconds, 0 or more")
 

@@ -1,8 +1,9 @@
 """What a run shows while it goes: a live table on a terminal, plain lines elsewhere."""
 
 import math
+import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group
@@ -10,7 +11,10 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from riskppo_jax.train import BAD_ITERATIONS
+
 _LINES = 25  # about so many plain lines for a whole run
+_ROWS = 24  # of a sweep's table
 
 
 class Display:
@@ -80,6 +84,73 @@ class Display:
             found = [_number(point[at + "threshold"]), _number(point[at + "risk"]), _minus(point[at + "t_batch"])]
             table.add_row(name, *found, _minus(point[at + "t"]), _number(point[at + "lam"]))
         return table
+
+
+class SweepDisplay(Display):
+    """The same for many lanes: a row for each point of the grid, seeds together."""
+
+    def __init__(self, points: Sequence[Mapping[str, Any]], *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        self._groups: dict[str, list[int]] = {}
+        for i, point in enumerate(points):
+            label = " ".join(f"{name.rpartition('.')[2]} {value:g}" if isinstance(value, float) else f"{name} {value}"
+                             for name, value in point.items() if name != "seed")  # fmt: skip
+            self._groups.setdefault(label or "all seeds", []).append(i)
+
+    def show(self, points: Sequence[dict[str, Any]]) -> None:
+        """One log point of every lane."""
+        done = max(int(point["train/env_steps"]) for point in points)
+        rate = points[0]["perf/steps_per_second"]
+        left = (self._total - done) / max(rate, 1e-9)
+        if self._live:
+            self._bar.update(self._task, completed=done)
+            self._live.update(Group(self._bar, self._rows(points, done, rate, left)), refresh=True)
+            return
+        self._shown += 1
+        if self._shown % max(1, self._chunks // _LINES) and done < self._total:
+            return
+        parts = [f"{done:>10,} steps x {len(points)}", f"{rate * len(points):,.0f}/s", f"left {_clock(left)}",
+                 f"return {_span(points, 'train/return')}", f"cost {_span(points, 'train/cost')}"]  # fmt: skip
+        parts += [f"| {name}: risk {_span(points, f'constraint{i}/risk')} lambda {_span(points, f'constraint{i}/lam')}"
+                  for i, name in enumerate(self._names)]  # fmt: skip
+        still = sum(point["train/bad_streak"] >= BAD_ITERATIONS for point in points)
+        print("  ".join([*parts, f"diverged {still}"] if still else parts), flush=True)
+
+    def _rows(self, points: Sequence[dict[str, Any]], done: int, rate: float, left: float) -> Table:
+        title = f"{done:,} steps x {len(points)} lanes, {rate * len(points):,.0f} per second, {_clock(left)} left"
+        table = Table(box=None, pad_edge=False, title=title, title_justify="left", title_style="")
+        heads = [f"{name} {what}" for name in self._names for what in ("limit", "risk", "-t", "lambda")]
+        for head in ("point", "lanes", "return", "cost per step", *heads):
+            table.add_column(head, justify="right")
+        for label, members in list(self._groups.items())[:_ROWS]:
+            own = [points[i] for i in members]
+            cells = [_span(own, "train/return"), _span(own, "train/cost")]
+            for i in range(len(self._names)):
+                at = f"constraint{i}/"
+                cells += [_span(own, at + "threshold"), _span(own, at + "risk"), _span(own, at + "t", -1.0)]
+                cells.append(_span(own, at + "lam"))
+            still = sum(point["train/bad_streak"] >= BAD_ITERATIONS for point in own)
+            table.add_row(label, f"{len(own)}" + (f" ({still} diverged)" if still else ""), *cells)
+        if len(self._groups) > _ROWS:
+            table.add_row(f"and {len(self._groups) - _ROWS} more", *[""] * (3 + 4 * len(self._names)))
+        return table
+
+
+def _span(points: Sequence[dict[str, Any]], name: str, sign: float = 1.0) -> str:
+    """Median of the lanes and, where they differ, the least and the largest; vectors become their mean."""
+    values = [point.get(name) for point in points]
+    values = [_mean(value) for value in values if value is not None]
+    values = sorted(sign * value + 0.0 for value in values if value is not None and math.isfinite(value))
+    if not values:
+        return "-"
+    middle = statistics.median(values)
+    return _number(middle) if values[0] == values[-1] else f"{middle:.4g} ({values[0]:.3g} to {values[-1]:.3g})"
+
+
+def _mean(value: Any) -> float | None:
+    if isinstance(value, list):
+        return None if None in value else statistics.fmean(value)
+    return value
 
 
 def _number(value: Any) -> str:

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from riskppo_jax import lanes
 from riskppo_jax.build import Job, describe
 from riskppo_jax.evaluation import Evaluation, evaluate, metrics, risk_report
+from riskppo_jax.grid import describe as describe_point
+from riskppo_jax.lanes import Way, lane_of
 from riskppo_jax.train import BAD_ITERATIONS, RunState
 from riskppo_jax.traps import find_traps
 from riskppo_jax.writers import plain, read_points
@@ -20,46 +23,70 @@ if TYPE_CHECKING:
 _PACKAGES = ("riskppo-jax", "jax", "jaxlib", "flax", "optax", "mujoco", "mujoco-mjx", "gymnasium", "numpy")
 
 
-def finish(job: Job, folder: Path, state: RunState, progress: "Progress", clock: Callable[[], float]) -> int:
-    """Evaluates the policy and writes everything; returns the exit code, 1 where the run diverged."""
-    mean, sampled = (run_episodes(job, state, deterministic) for deterministic in (True, False))
-    points = read_points(folder / "metrics.jsonl")
-    names = [constraint.name for constraint in job.hypers.problem.constraints]
-    lane = describe_lane(job, state, mean, sampled)
-    env_steps = int(state.env_steps)
+def finish(
+    job: Job, folder: Path, state: RunState, progress: "Progress", clock: Callable[[], float], way: Way
+) -> int:
+    """Evaluates the policies and writes everything; returns the exit code, 1 where a lane diverged."""
+    singles = job.lanes or (job,)
+    states = [lane_of(state, i) for i in range(len(singles))] if job.lanes else [state]
+    mean, sampled = (_all_episodes(job, state, kind, job.settings.eval.episodes, way) for kind in (True, False))
+    found = [describe_lane(*each) for each in zip(singles, states, mean, sampled, strict=True)]
+    if job.lanes:
+        found = [lane | {"point": own.point} for lane, own in zip(found, singles, strict=True)]
+    done = [int(each.env_steps) for each in states]
     summary = {
         "env": job.settings.env["id"],
         "engine": job.engine,
         "algo": job.settings.algo,
-        "env_steps": env_steps,
+        "env_steps": max(done),  # of a lane
         "wall_seconds": clock(),
-        "steps_per_second": env_steps / progress.train_seconds if progress.train_seconds else None,
+        "steps_per_second": sum(done) / progress.train_seconds if progress.train_seconds else None,
         "versions": versions(),
-        "warnings": find_traps(points, names),
-        "lanes": [lane],
+        "warnings": _warnings(job, read_points(folder / "metrics.jsonl")),
+        "lanes": found,
     }
-    _write_samples(folder / "samples.npz", job, mean, sampled)
+    arrays: dict[str, np.ndarray] = {}
+    for i, pair in enumerate(zip(mean, sampled, strict=True)):
+        arrays |= {f"lane{i}/{name}" if job.lanes else name: x for name, x in _samples(job, *pair).items()}
+    _write_samples(folder / "samples.npz", arrays)
     if job.settings.report:
         from riskppo_jax.report import write_run_report
 
         write_run_report(folder, summary, job, state)
     _write_json(folder / "summary.json", summary)  # last: where it is, everything is
     _say(summary, folder)
-    return 1 if lane["diverged"] else 0
+    return 1 if any(lane["diverged"] for lane in found) else 0
 
 
 def run_episodes(job: Job, state: RunState, deterministic: bool, episodes: int | None = None) -> Evaluation:
-    """Episodes of the run's policy in its own environment, from the fixed evaluation keys."""
+    """Episodes of a single run's policy in its own environment, from the fixed evaluation keys."""
     return evaluate(
         job.env, job.trainer.networks, state.learner.params, state.moments, episodes or job.settings.eval.episodes,
         deterministic, job.hypers.noise, job.hypers.ppo.obs_clip,
     )  # fmt: skip
 
 
-def evaluation_point(job: Job, state: RunState) -> dict[str, float]:
-    """A few episodes of the mean action while training goes on, as entries of a log point."""
-    found = run_episodes(job, state, True, job.settings.eval.point_episodes)
-    return metrics(found, job.hypers.problem.constraints)
+def evaluation_points(job: Job, state: RunState, way: Way) -> list[dict[str, float]]:
+    """A few episodes of the mean action while training goes on, as entries of each lane's log point."""
+    found = _all_episodes(job, state, True, job.settings.eval.point_episodes, way)
+    return [metrics(each, own.hypers.problem.constraints) for own, each in zip(job.lanes or (job,), found, strict=True)]
+
+
+def _all_episodes(job: Job, state: RunState, deterministic: bool, episodes: int, way: Way) -> list[Evaluation]:
+    if job.lanes:
+        return lanes.run_episodes(job, state, deterministic, episodes, way)
+    return [run_episodes(job, state, deterministic, episodes)]
+
+
+def _warnings(job: Job, points: list[dict[str, Any]]) -> list[str]:
+    names = [constraint.name for constraint in job.hypers.problem.constraints]
+    if not job.lanes:
+        return find_traps(points, names)
+    found = []
+    for i, lane in enumerate(job.lanes):
+        traps = find_traps([point for point in points if point["sweep/lane"] == i], names)
+        found += [f"lane {i} ({describe_point(lane.point)}): {trap}" for trap in traps]
+    return found
 
 
 def describe_lane(job: Job, state: RunState, mean: Evaluation, sampled: Evaluation) -> dict[str, Any]:
@@ -99,7 +126,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _write_samples(path: Path, job: Job, mean: Evaluation, sampled: Evaluation) -> None:
+def _samples(job: Job, mean: Evaluation, sampled: Evaluation) -> dict[str, np.ndarray]:
     """Per constraint the quantity of every visited step; `episode` says which episode a step belongs to."""
     arrays: dict[str, np.ndarray] = {}
     for suffix, found in (("", mean), ("_sampled", sampled)):
@@ -107,6 +134,10 @@ def _write_samples(path: Path, job: Job, mean: Evaluation, sampled: Evaluation) 
         arrays[f"episode{suffix}"] = np.repeat(np.arange(len(found.length)), found.length.astype(int))
         for name in ("reward", "cost", "length"):
             arrays[f"episode_{name}{suffix}"] = getattr(found, name)
+    return arrays
+
+
+def _write_samples(path: Path, arrays: dict[str, np.ndarray]) -> None:
     draft = path.with_name(".samples.tmp.npz")
     np.savez_compressed(draft, **arrays)
     draft.replace(path)
@@ -119,10 +150,24 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def _say(summary: dict[str, Any], folder: Path) -> None:
-    lane = summary["lanes"][0]
+    found = summary["lanes"]
+    print(f"{summary['env_steps']:,} steps in {summary['wall_seconds']:.0f} s")
+    for i, lane in enumerate(found):
+        if len(found) > 1 or "point" in lane:
+            print(f"lane {i}: {describe_point(lane['point'])}")
+        _say_lane(lane)
+    for warning in summary["warnings"]:
+        print(f"warning: {warning}")
+    diverged = [i for i, lane in enumerate(found) if lane["diverged"]]
+    if diverged:
+        which = f" in lanes {', '.join(map(str, diverged))}" if "point" in found[0] else ""
+        print(f"diverged{which}: losses were not finite three iterations in a row; the last good parameters are kept")
+    print("written: " + ", ".join(str(p) for p in (folder / "summary.json", folder / "report.html") if p.exists()))
+
+
+def _say_lane(lane: dict[str, Any]) -> None:
     found = lane["eval"]
     print(
-        f"{summary['env_steps']:,} steps in {summary['wall_seconds']:.0f} s; "
         f"evaluation over {found['episodes']} episodes: reward {found['reward_mean']:.1f} +- "
         f"{found['reward_std']:.1f}, cost {found['cost_mean']:.2f}, length {found['length_mean']:.0f}"
     )
@@ -134,11 +179,6 @@ def _say(summary: dict[str, Any], folder: Path) -> None:
             f"{c['threshold']:g} ({verdict}), quantile {_show(c['quantile'])}, -t {_show(c['t'], -1)}, "
             f"lambda {c['lam']:.4g}"
         )
-    for warning in summary["warnings"]:
-        print(f"warning: {warning}")
-    if lane["diverged"]:
-        print("diverged: losses were not finite three iterations in a row; the last good parameters are kept")
-    print("written: " + ", ".join(str(p) for p in (folder / "summary.json", folder / "report.html") if p.exists()))
 
 
 def _show(value: float | list[float], sign: int = 1) -> str:

@@ -18,6 +18,7 @@ from riskppo_jax.config import Layout, PPOHypers
 from riskppo_jax.errors import UserError
 from riskppo_jax.scheme import Scheme
 
+_SWEEP_OWN = ("mode", "batch", "grid")  # of `sweep`; everything else there is a setting to sweep
 OPEN = ("env", "risk", "objective")  # mappings whose keys depend on the choice; checked by who reads them
 
 
@@ -62,8 +63,15 @@ class CheckpointSettings:
 class EvalSettings:
     episodes: int = 100  # of the final evaluation
     points: int = 50  # evaluations during training, about; 0 for none
-    point_episodes: int = 4  # of each of those
+    point_episodes: int = 2  # of each of those
     bootstrap: int = 200  # resamples of episodes behind an interval
+
+
+@dataclass
+class SweepSettings:
+    mode: str = "auto"  # vmap: all lanes at once; map: `batch` at a time
+    batch: int = 0  # lanes at a time; 0 chooses
+    grid: dict[str, Any] = field(default_factory=dict)  # traced setting -> values; `sweep.beta=[...]` lands here
 
 
 @dataclass
@@ -90,6 +98,7 @@ class Settings:
     log: LogSettings = field(default_factory=LogSettings)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     eval: EvalSettings = field(default_factory=EvalSettings)
+    sweep: SweepSettings = field(default_factory=SweepSettings)
 
 
 def conf_dir() -> Path:
@@ -111,9 +120,14 @@ def read_settings(words: Sequence[str]) -> Settings:
     try:
         with initialize_config_dir(str(conf_dir()), version_base=None):
             config = compose("config", overrides)
-        return OmegaConf.to_object(config)
+        settings = OmegaConf.to_object(config)
     except (HydraException, OmegaConfBaseException) as error:
         raise _refused(error, words) from error
+    if settings.sweep.grid:
+        from riskppo_jax.grid import read_grid
+
+        settings.sweep.grid = read_grid(settings)
+    return settings
 
 
 def expand(words: Sequence[str]) -> Iterator[list[str]]:
@@ -154,14 +168,25 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
     return found
 
 
+def known_settings() -> dict[str, Any]:
+    """Dotted key -> type, for every key of the schema, `env` and its like included."""
+    kinds: dict[str, Any] = {"experiment": str}
+    for f in dataclasses.fields(Settings):
+        if dataclasses.is_dataclass(f.type):
+            kinds |= {f"{f.name}.{sub.name}": sub.type for sub in dataclasses.fields(f.type)}
+        else:
+            kinds[f.name] = f.type
+    return kinds
+
+
 def _translate(word: str) -> list[str]:
     """Checks one override's key, and turns what people write into what Hydra reads."""
     override = _parse(word)
     key, text = word.split("=", 1)
     if override.is_sweep_override():
         raise UserError(f"{word}: a comma list accepts -m (multirun); without it {key} accepts one value")
-    if key == "sweep" or key.startswith("sweep."):
-        raise UserError(f"{word}: sweeps inside one program are not available yet; use -m {key[6:] or 'key'}=a,b")
+    if key.startswith("sweep.") and key.removeprefix("sweep.") not in _SWEEP_OWN:
+        return [f"++sweep.grid.{key.removeprefix('sweep.').removeprefix('grid.')}={text}"]
     if key in ("risk", "objective", "algo", "experiment"):
         _known_choice(key, "risk" if key == "objective" else key, text)
     if key == "env":
@@ -176,10 +201,10 @@ def _translate(word: str) -> list[str]:
         return [f"risk@objective={text}"]
     if "." in key and key.split(".")[0] in OPEN:
         return [f"++{word}"]
-    kind = _kinds().get(key)
+    kind = known_settings().get(key)
     if kind is None:
-        close = difflib.get_close_matches(key, _kinds(), n=1)
-        top = sorted({name.split(".")[0] for name in _kinds()})
+        close = difflib.get_close_matches(key, known_settings(), n=1)
+        top = sorted({name.split(".")[0] for name in known_settings()})
         hint = f"; did you mean {close[0]}?" if close else ""
         raise UserError(f"{key} is no setting{hint} (settings are {', '.join(top)})")
     if kind is int and re.fullmatch(r"[0-9.]+[eE]\+?[0-9]+", text) and float(text).is_integer():
@@ -207,17 +232,6 @@ def _known_choice(key: str, group: str, text: str) -> None:
         raise UserError(f"{key}={text} is not known; {hint}{key} accepts {', '.join(names)}")
 
 
-def _kinds() -> dict[str, Any]:
-    """Dotted key -> type, for every key of the schema, `env` and its like included."""
-    kinds: dict[str, Any] = {"experiment": str}
-    for f in dataclasses.fields(Settings):
-        if dataclasses.is_dataclass(f.type):
-            kinds |= {f"{f.name}.{sub.name}": sub.type for sub in dataclasses.fields(f.type)}
-        else:
-            kinds[f.name] = f.type
-    return kinds
-
-
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word",
           float | None: "a number or null", str | None: "a path"}  # fmt: skip
 
@@ -228,7 +242,7 @@ def _refused(error: Exception, words: Sequence[str]) -> UserError:
     key = (getattr(cause, "full_key", None) or getattr(error, "full_key", None) or "").split("[")[0]
     given = next((word for word in words if word.split("=", 1)[0] == key), None)
     if given:
-        return UserError(f"{given}: {key} accepts {_WORDS.get(_kinds().get(key), 'a list of whole numbers')}")
+        return UserError(f"{given}: {key} accepts {_WORDS.get(known_settings().get(key), 'a list of whole numbers')}")
     return UserError(_first_line(cause))
 
 

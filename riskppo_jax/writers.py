@@ -101,7 +101,7 @@ class TensorBoard:
         self._writer = SummaryWriter(str(folder))
 
     def write(self, point: Mapping[str, float]) -> None:
-        for name, value in point.items():
+        for name, value in _by_lane(point).items():
             if isinstance(value, int | float):
                 self._writer.add_scalar(name, value, int(point["train/env_steps"]))
 
@@ -122,10 +122,18 @@ class WandB:
         )
 
     def write(self, point: Mapping[str, float]) -> None:
-        self._run.log({k: v for k, v in point.items() if v is not None}, step=int(point["train/env_steps"]))
+        found = {name: value for name, value in _by_lane(point).items() if value is not None}
+        self._run.log(found, step=int(point["train/env_steps"]))
 
     def close(self) -> None:
         self._run.finish()
+
+
+def _by_lane(point: Mapping[str, float]) -> Mapping[str, float]:
+    """The point under names of its lane's own, where it has one."""
+    if "sweep/lane" not in point:
+        return point
+    return {f"lane{point['sweep/lane']}/{name}": value for name, value in point.items() if name != "sweep/lane"}
 
 
 def extra_writers(settings: Settings, folder: Path) -> list[Writer]:

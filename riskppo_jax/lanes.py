@@ -1,0 +1,191 @@
+"""A grid of runs as one program: the same `step`, over a leading axis `[lane, ...]` of states and numbers.
+
+`vmap` runs all lanes at once; `map` runs them one after the other, or a batch at a time, in the same compiled
+program, for where memory or cores are the limit. A lane's numbers are those of the single run with its settings.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from riskppo_jax import evaluation
+from riskppo_jax.build import Job
+from riskppo_jax.errors import UserError
+from riskppo_jax.evaluation import EVALUATION_SEED, Evaluation
+from riskppo_jax.train import Hypers, RunState, Trainer, scan_steps
+from riskppo_jax.types import Key, Metrics, PyTree
+
+
+class Way(NamedTuple):
+    """How lanes are run; `batch` lanes at a time under `map`."""
+
+    mode: str = "vmap"
+    batch: int = 1
+
+
+def over_lanes(function: Callable, way: Way) -> Callable:
+    """`function` of one lane as a function of all: arguments and results lead with `[lane]`."""
+    if way.mode == "vmap":
+        return jax.vmap(function)
+    size = way.batch if way.batch > 1 else None
+    return lambda *args: jax.lax.map(lambda own: function(*own), args, batch_size=size)
+
+
+def inputs(job: Job) -> tuple[Key, Hypers]:
+    """Key and numbers a run starts from; of a sweep one for each lane, stacked."""
+    if not job.lanes:
+        return jax.random.key(job.settings.seed), job.hypers
+    keys = jnp.stack([jax.random.key(lane.settings.seed) for lane in job.lanes])
+    return keys, stack([lane.hypers for lane in job.lanes])
+
+
+def programs(job: Job, way: Way) -> tuple[Callable, Callable]:
+    """`init(keys, hypers)` and a chunk of steps `(states, hypers) -> (states, metrics)`, not compiled yet."""
+    chunk = scan_steps(job.trainer, job.chunk)
+    if not job.lanes:
+        return job.trainer.init, chunk
+    return over_lanes(job.trainer.init, way), over_lanes(chunk, way)
+
+
+def stack(trees: Sequence[PyTree]) -> PyTree:
+    """Trees of equal shapes as one with a leading axis."""
+    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *trees)
+
+
+def lane_of(tree: PyTree, index: int) -> PyTree:
+    """One lane of a stacked tree."""
+    return jax.tree.map(lambda x: x[index], tree)
+
+
+def run_episodes(
+    job: Job, state: RunState, deterministic: bool, episodes: int, way: Way
+) -> list[Evaluation]:
+    """Every lane's policy in its own environment; all of them meet the worlds of the same fixed keys."""
+    noises = [lane.hypers.noise for lane in job.lanes]
+    noise = None if noises[0] is None else jnp.asarray(noises, float)
+    clip = jnp.asarray([lane.hypers.ppo.obs_clip for lane in job.lanes], float)
+    limit = getattr(job.env, "limit", None) or 1000
+    totals, (quantities, visited) = _episodes(
+        state.learner.params, state.moments, noise, clip,
+        env=job.env, networks=job.trainer.networks, episodes=episodes, deterministic=deterministic, limit=limit,
+        way=way,
+    )  # fmt: skip
+    reward, cost, length, terminated = (np.asarray(x) for x in totals)
+    quantities, visited = {name: np.asarray(x) for name, x in quantities.items()}, np.asarray(visited)
+    return [
+        Evaluation(
+            reward[i], cost[i], length[i], terminated[i], {name: x[i] for name, x in quantities.items()}, visited[i]
+        )
+        for i in range(len(job.lanes))
+    ]
+
+
+@partial(jax.jit, static_argnames=("env", "networks", "episodes", "deterministic", "limit", "way"))
+def _episodes(params, moments, noise, clip, *, way: Way, **static):
+    def one(params, moments, noise, clip):
+        key = jax.random.key(EVALUATION_SEED)
+        return evaluation._episodes(key, params, moments, noise, clip, **static)
+
+    return over_lanes(one, way)(params, moments, noise, clip)
+
+
+class Swept(NamedTuple):
+    """What `sweep` returns; states and metrics lead with `[lane]`, metrics then with the iteration."""
+
+    points: list[dict[str, Any]]
+    state: RunState
+    metrics: Metrics
+    hypers: Hypers
+
+
+def sweep(
+    trainer: Trainer,
+    grid: Mapping[str, Sequence[Any] | int],
+    iterations: int,
+    hypers: Hypers | None = None,
+    mode: str = "vmap",
+    batch: int = 1,
+) -> Swept:
+    """Trains every point of a grid in one compiled program.
+
+    Args:
+      trainer: from `make_train`.
+      grid: setting -> values, by the names of the command line: `risk.beta` (of every constraint), `objective.beta`,
+        `threshold`, `noise`, `ppo.lr`, `dual.lam_step`, ...; `seed` takes a list, or a number of seeds from 0.
+      iterations: steps of the trainer.
+      hypers: everything that is not swept; the trainer's own if None.
+      mode: `vmap` for all lanes at once, `map` for `batch` lanes at a time.
+      batch: lanes at a time under `map`.
+
+    Returns:
+      The points in order, the final states, every iteration's metrics and the numbers of each lane.
+    """
+    from riskppo_jax.grid import points as product
+
+    if mode not in ("vmap", "map"):
+        raise UserError(f"mode={mode}: accepts vmap, map")
+    base = trainer.hypers if hypers is None else hypers
+    values = {name: list(range(given)) if name == "seed" and isinstance(given, int) else list(given)
+              for name, given in grid.items()}  # fmt: skip
+    points = product(values)
+    if not points:
+        raise UserError("grid: is empty; accepts values for at least one setting")
+    keys = jnp.stack([jax.random.key(point.get("seed", 0)) for point in points])
+    stacked = stack([_with_point(base, point) for point in points])
+    chunk = scan_steps(trainer, iterations)
+
+    def run(key: Key, hypers: Hypers):
+        return chunk(trainer.init(key, hypers), hypers)
+
+    state, metrics = jax.jit(over_lanes(run, Way(mode, batch)))(keys, stacked)
+    return Swept(points, state, metrics, stacked)
+
+
+def _with_point(hypers: Hypers, point: Mapping[str, Any]) -> Hypers:
+    """The numbers with those of a point in their places."""
+    for name, value in point.items():
+        if name == "seed":
+            continue
+        area, _, key = name.rpartition(".")
+        try:
+            hypers = _with_number(hypers, area, key, value)
+        except (AttributeError, TypeError):
+            raise UserError(f"grid: {name} is not among the traced numbers of this trainer") from None
+    return hypers
+
+
+def _with_number(hypers: Hypers, area: str, key: str, value: Any) -> Hypers:
+    import dataclasses
+
+    problem = hypers.problem
+    if area == "risk" or (not area and key == "threshold"):
+        field = {"threshold": value} if not area else {}
+        constraints = tuple(
+            c.replace(**field or {"utility": dataclasses.replace(c.utility, **{key: value})})
+            for c in problem.constraints
+        )
+        return hypers.replace(problem=problem.replace(constraints=constraints))
+    if area == "objective":
+        objective = dataclasses.replace(problem.objective, **{key: value})
+        return hypers.replace(problem=problem.replace(objective=objective))
+    if area == "ppo" or (area == "dual" and hasattr(hypers.dual, key)):
+        return hypers.replace(**{area: getattr(hypers, area).replace(**{key: value})})
+    return hypers.replace(**{key: value})
+
+
+def state_bytes(job: Job) -> int:
+    """What one lane carries from step to step."""
+    lane = job.lanes[0] if job.lanes else job
+    state = jax.eval_shape(job.trainer.init, jax.random.key(0), lane.hypers)
+    return sum(_size(leaf) for leaf in jax.tree.leaves(state))
+
+
+def _size(leaf: Any) -> int:
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.eval_shape(jax.random.key_data, leaf)
+    return math.prod(leaf.shape) * leaf.dtype.itemsize

@@ -1,0 +1,105 @@
+"""What a sweep needs and what there is: bytes per lane before anything is compiled, and the way that fits."""
+
+import math
+import os
+from pathlib import Path
+
+import jax
+
+from riskppo_jax import lanes
+from riskppo_jax.build import Job
+from riskppo_jax.errors import UserError
+from riskppo_jax.lanes import Way
+
+_SHARE = 0.8  # of the free memory that a sweep may plan with
+
+
+def carried_bytes(job: Job) -> int:
+    """What one lane keeps from step to step."""
+    return lanes.state_bytes(job)
+
+
+def working_bytes(job: Job) -> int:
+    """What one lane takes beside its state while it computes, about.
+
+    The rollout, the samples PPO makes of it and their shuffled copy, and a few copies of the weights. Measured
+    against `compiled.memory_analysis()` in `tests/test_room.py`.
+    """
+    layout, env = job.layout, job.env
+    action = env.action_size if not env.num_actions else 1
+    constraints = len(env.constraint_names)
+    transition = env.observation_size + action + 5 + constraints + 1  # flags are bytes, not words
+    sample = env.observation_size + action + 5
+    weights = _weights(job)
+    rollouts = 1 + (job.settings.scheme.dual_rollout == "fresh")
+    return 4 * (layout.batch_size * (rollouts * transition + 2 * sample + 10) + 5 * weights)
+
+
+def free_bytes() -> int:
+    """Memory that a program may still take: the accelerator's, or the machine's (a container's limit included)."""
+    stats = jax.local_devices()[0].memory_stats()
+    if stats and "bytes_limit" in stats:
+        return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for line in _read("/proc/meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            free = 1024 * int(line.split()[1])
+    limit, used = _read("/sys/fs/cgroup/memory.max").strip(), _read("/sys/fs/cgroup/memory.current").strip()
+    return min(free, int(limit) - int(used)) if limit.isdigit() and used.isdigit() else free
+
+
+def choose_way(job: Job) -> Way:
+    """The mode and batch asked for, or the ones that fit and are fastest."""
+    asked, count = job.settings.sweep, len(job.lanes)
+    if not count:
+        return Way()
+    carried, working, free = carried_bytes(job), working_bytes(job), _SHARE * free_bytes()
+    most = int((free - count * carried) / max(working, 1))  # lanes that can work at a time
+    if most < 1:
+        raise UserError(
+            f"sweep: {count} lanes of {_show(carried)} and {_show(working)} for one at work do not fit into "
+            f"{_show(free)}; accepts at most {max(int((free - working) / max(carried, 1)), 0)} lanes"
+        )
+    together = jax.default_backend() != "cpu" and count <= most
+    if asked.mode == "vmap" or (asked.mode == "auto" and together and not asked.batch):
+        return Way("vmap", count)
+    # a core gains nothing from several lanes at a time, and one at a time rounds as the single run does
+    batch = 1 if jax.default_backend() == "cpu" else _divisor(count, most)
+    return Way("map", min(asked.batch or batch, count))
+
+
+def announce(job: Job, way: Way) -> str:
+    """One line before compiling: what there is to do, what it takes, what there is, and the choice."""
+    count, grid = len(job.lanes), job.settings.sweep.grid
+    carried, working, free = carried_bytes(job), working_bytes(job), free_bytes()
+    fits = max(int((_SHARE * free) / (carried + working)), 0)
+    at_once = "all at once" if way.mode == "vmap" else f"{way.batch} at a time"
+    return (
+        f"{count} lanes ({' x '.join(f'{len(values)} {name}' for name, values in grid.items())}) of "
+        f"{job.layout.num_envs} environments; {_show(carried + working)} per lane ({_show(carried)} carried, "
+        f"{_show(working)} at work), {_show(free)} free: about {fits:,} lanes fit; mode {way.mode}, {at_once}"
+    )
+
+
+def _divisor(count: int, most: int) -> int:
+    """The largest divisor of `count` that is not above `most`: every batch is whole, so one program serves."""
+    return max(size for size in range(1, max(1, min(count, most)) + 1) if count % size == 0)
+
+
+def _weights(job: Job) -> int:
+    params = jax.eval_shape(job.trainer.networks.init, jax.random.key(0))
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
+
+
+def _show(size: float) -> str:
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.3g} {unit}"
+    return f"{size:.0f} bytes"
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
