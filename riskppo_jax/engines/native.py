@@ -123,7 +123,8 @@ class NativeEngine:
         with _turn:
             rows = self._room(1)
             rows.load(words[:, : rows.carried])
-            mocap = [rows.fields[name][0].reshape(self.model.nmocap, -1) for name in ("mocap_pos", "mocap_quat")]
+            parts = (("mocap_pos", 3), ("mocap_quat", 4))  # said in full: NumPy cannot guess at nothing
+            mocap = [rows.fields[name][0].reshape(self.model.nmocap, size) for name, size in parts]
             return rows.fields["qpos"][0].copy(), np.concatenate(mocap, axis=1)
 
     def _guard(self, rows: "_Rows") -> np.ndarray:
