@@ -4,7 +4,6 @@ import functools
 import sys
 
 import jax
-import jax.numpy as jnp
 import mujoco
 import numpy as np
 import pytest
@@ -66,14 +65,14 @@ def test_place_puts_the_bodies_there(recording):
     assert np.abs(data.geom_xpos).sum() > 0
 
 
-def test_postures_of_mjx_are_read_by_name():
-    from types import SimpleNamespace
-
-    model = rp.make_env(HOPPER).engine.model
-    carry = SimpleNamespace(qpos=jnp.arange(6.0), mocap=jnp.zeros((0, 7)))
-    qpos, mocap = render.record.__globals__["_pose"](model, carry)
-    np.testing.assert_array_equal(qpos, np.arange(6.0))
-    assert mocap.shape == (0, 7)
+def test_a_task_may_show_more_than_its_physics_knows():
+    """Navigation has a scene of its own, with hazards and the goal as mocap bodies."""
+    env = rp.make_env("SafetyPointGoal1-v0", reset="fixed")
+    found = render.record(env, render.random_policy(env), 3)
+    assert found.model.nmocap > env.engine.model.nmocap and found.mocap.shape == (3, found.model.nmocap, 7)
+    layout = np.asarray(env.reset(jax.random.key(0)).sim.layout)
+    away = np.abs(found.mocap[0, :, None, :2] - layout[None]).max(-1).min(1)
+    np.testing.assert_allclose(away, 0.0, atol=1e-6)  # every drawn object is where the layout has one
 
 
 def test_replay_needs_no_renderer(recording):

@@ -7,21 +7,15 @@ import jax
 import mujoco
 import numpy as np
 
-from riskppo_jax.envs.base import Env
+from riskppo_jax.envs.base import Env, State
 from riskppo_jax.errors import UserError
 from riskppo_jax.normalize import normalize
-from riskppo_jax.types import Array, Key, PyTree
+from riskppo_jax.types import Array, Key
 
 if TYPE_CHECKING:
     from riskppo_jax.build import Job
 
 Act = Callable[[Key, Array], Array]  # key, observation -> action
-
-_SPEC = sum(
-    int(getattr(mujoco.mjtState, f"mjSTATE_{name}"))
-    for name in ("TIME", "QPOS", "QVEL", "ACT", "HISTORY", "WARMSTART", "MOCAP_POS", "MOCAP_QUAT")
-    if hasattr(mujoco.mjtState, f"mjSTATE_{name}")
-)  # what the native engine carries
 
 
 class Recording(NamedTuple):
@@ -58,21 +52,22 @@ def record(
     """
     model = model_of(env)
     key = jax.random.key(0) if key is None else key
-    seen = jax.device_get(jax.jit(_run, static_argnames=("env", "act", "steps"))(key, env=env, act=act, steps=steps))
-    sims, reward, cost, quantities, done = seen
+    states = jax.jit(_run, static_argnames=("env", "act", "steps"))(key, env=env, act=act, steps=steps)
+    states = jax.device_get(states.replace(key=None))
+    done = states.terminated | states.truncated
     shown = ~done
     if not shown.any():
         raise UserError(f"steps={steps}: every episode ended at once, there is nothing to show; accepts more steps")
-    qpos, mocap = zip(*(_pose(model, jax.tree.map(lambda x, i=i: x[i], sims)) for i in np.flatnonzero(shown)),
-                      strict=True)  # fmt: skip
+    worlds = (jax.tree.map(lambda x, i=i: x[i], states) for i in np.flatnonzero(shown))
+    qpos, mocap = zip(*(pose_of(env, world) for world in worlds), strict=True)
     return Recording(
         model=model,
         dt=float(env.dt),
         qpos=np.array(qpos),
         mocap=np.array(mocap).reshape(len(mocap), model.nmocap, 7),
-        reward=reward[shown],
-        cost=cost[shown],
-        quantities={name: value[shown] for name, value in quantities.items()},
+        reward=states.reward[shown],
+        cost=states.cost[shown],
+        quantities={name: value[shown] for name, value in states.constraints.items()},
         thresholds=dict(env.thresholds if thresholds is None else thresholds),
         episode=(np.cumsum(done) - done)[shown],
     )
@@ -101,39 +96,38 @@ def random_policy(env: Env) -> Act:
 
 
 def model_of(env: Env) -> mujoco.MjModel:
-    """The compiled model behind a task."""
-    engine = getattr(env, "engine", None)
-    if getattr(engine, "model", None) is None:
+    """The model to draw: the task's own `scene()` where it shows more than its physics knows, else the physics."""
+    if hasattr(env, "scene"):
+        return env.scene()
+    model = getattr(getattr(env, "engine", None), "model", None)
+    if model is None:
         raise UserError("env: this task has no physics, so there is nothing to draw; accepts one with a MuJoCo model")
-    return engine.model
+    return model
 
 
-def _run(key: Key, *, env: Env, act: Act, steps: int) -> PyTree:
+def pose_of(env: Env, state: State) -> tuple[np.ndarray, np.ndarray]:
+    """`qpos` and mocap poses `[nmocap, 7]` of one world, in float64."""
+    if hasattr(env, "pose"):
+        found = env.pose(state)
+        return found["qpos"], np.concatenate([found["mocap_pos"], found["mocap_quat"]], axis=1)
+    return env.engine.poses(state.sim)
+
+
+def can_be_drawn(env: Env) -> bool:
+    """Whether there is a model to draw."""
+    return hasattr(env, "scene") or getattr(getattr(env, "engine", None), "model", None) is not None
+
+
+def _run(key: Key, *, env: Env, act: Act, steps: int) -> State:
     key_reset, key_act = jax.random.split(key)
 
     def step(state, key):
         state = env.step(state, act(key, state.obs))
-        done = state.terminated | state.truncated
-        return state, (state.sim, state.reward, state.cost, state.constraints, done)
+        return state, state
 
     return jax.lax.scan(step, env.reset(key_reset), jax.random.split(key_act, steps))[1]
 
 
-def _pose(model: mujoco.MjModel, sim: PyTree) -> tuple[np.ndarray, np.ndarray]:
-    """`qpos` and mocap poses in what an engine carries: raw words of MuJoCo's state, or a structure with names."""
-    for node in jax.tree.leaves(sim, is_leaf=lambda x: hasattr(x, "qpos") and hasattr(x, "mocap")):
-        if hasattr(node, "qpos"):
-            return np.asarray(node.qpos, float), np.asarray(node.mocap, float).reshape(model.nmocap, 7)
-        words = np.asarray(node)
-        size = mujoco.mj_stateSize(model, _SPEC)
-        if words.dtype == np.uint32 and words.size >= 2 * size:
-            data = mujoco.MjData(model)
-            mujoco.mj_setState(model, data, np.ascontiguousarray(words).view(np.float64)[:size], _SPEC)
-            return data.qpos.copy(), np.concatenate([data.mocap_pos, data.mocap_quat], axis=1)
-    raise UserError("env: its state holds no posture that can be drawn; accepts tasks on the engines of this package")
-
-
 def steps_for(env: Env, seconds: float) -> int:
     """Steps that last `seconds` in the simulated world."""
-    model_of(env)
     return max(1, round(seconds / float(env.dt)))

@@ -112,11 +112,10 @@ class Scene:
 def tracking_camera(model: mujoco.MjModel) -> mujoco.MjvCamera:
     """The model's own `track` camera; where it has none, a view from above and behind that follows the robot."""
     camera = mujoco.MjvCamera()
-    for name in ("track", "fixedfar", "fixednear"):
-        found = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, name)
-        if found >= 0:
-            camera.type, camera.fixedcamid = mujoco.mjtCamera.mjCAMERA_FIXED, found
-            return camera
+    found = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, "track")
+    if found >= 0:
+        camera.type, camera.fixedcamid = mujoco.mjtCamera.mjCAMERA_FIXED, found
+        return camera
     mujoco.mjv_defaultFreeCamera(model, camera)
     moving = [i for i in range(1, model.nbody) if model.body_dofnum[i] > 0]
     if moving:
@@ -126,8 +125,12 @@ def tracking_camera(model: mujoco.MjModel) -> mujoco.MjvCamera:
 
 
 def top_camera(model: mujoco.MjModel, data: mujoco.MjData) -> mujoco.MjvCamera:
-    """Straight down on all that can move or be met."""
+    """The model's own `top` camera; where it has none, straight down on all that can move or be met."""
     camera = mujoco.MjvCamera()
+    found = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, "top")
+    if found >= 0:
+        camera.type, camera.fixedcamid = mujoco.mjtCamera.mjCAMERA_FIXED, found
+        return camera
     mujoco.mjv_defaultFreeCamera(model, camera)
     solid = [i for i in range(model.ngeom) if model.geom_type[i] != mujoco.mjtGeom.mjGEOM_PLANE]
     where = data.geom_xpos[solid] if solid else np.zeros((1, 3))

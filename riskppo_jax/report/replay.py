@@ -66,11 +66,11 @@ def write_replay(folder: Path, lanes: dict[int, tuple[Any, Any]]) -> Path | None
       lanes: lane -> its job and its final state.
     """
     from riskppo_jax.render import policy_of, record
-    from riskppo_jax.render.record import steps_for
+    from riskppo_jax.render.record import can_be_drawn, steps_for
 
     found = {}
     for lane, (job, state) in lanes.items():
-        if getattr(getattr(job.env, "engine", None), "model", None) is None:
+        if not can_be_drawn(job.env):
             return None
         limits = {c.name: float(c.threshold) for c in job.hypers.problem.constraints}
         recording = record(job.env, policy_of(job, state), steps_for(job.env, SECONDS), thresholds=limits)
