@@ -30,7 +30,7 @@ class TabularEnv:
 
     def reset(self, key: Key) -> State:
         key, key_start = jax.random.split(key)
-        place = jax.random.categorical(key_start, jnp.log(self.mdp.initial))
+        place = _draw(key_start, self.mdp.initial)
         obs = self._observe(place)
         zero = jnp.zeros(())
         return State(
@@ -50,11 +50,11 @@ class TabularEnv:
         key, key_row, key_stop, key_start = jax.random.split(state.key, 4)
         mdp = self.mdp
         here = (mdp.s == state.sim) & (mdp.a == action)
-        row = jax.random.categorical(key_row, jnp.where(here, jnp.log(mdp.prob), -jnp.inf))
+        row = _draw(key_row, jnp.where(here, mdp.prob, 0.0))
         rewards = mdp.rewards[:, row].astype(jnp.result_type(float))
         arrived = mdp.s_next[row]
         stopped = jax.random.uniform(key_stop) >= mdp.gamma
-        restart = jax.random.categorical(key_start, jnp.log(mdp.initial))
+        restart = _draw(key_start, mdp.initial)
         place = jnp.where(stopped, restart, arrived)
         return state.replace(
             sim=place,
@@ -70,3 +70,10 @@ class TabularEnv:
 
     def _observe(self, place: Array) -> Array:
         return jax.nn.one_hot(place, self.mdp.num_states)
+
+
+def _draw(key: Key, weights: Array) -> Array:
+    """An index drawn in proportion to `weights`, from one random number: where their running sum passes it."""
+    reached = jnp.cumsum(weights)
+    passed = reached > jax.random.uniform(key, dtype=reached.dtype) * reached[-1]
+    return jnp.argmax(passed)
