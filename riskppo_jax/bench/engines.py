@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -61,58 +62,62 @@ def measure(task: str, engine: str, num_envs: Sequence[int], steps: int, repeats
     """Lines of one task on one engine, as they are ready.
 
     Args:
-      task: one of `TASKS`.
+      task: one of `TASKS` or of `navigation.TASKS`.
       engine: `native` or `mjx`.
       num_envs: batch sizes.
       steps: length of the scan.
       repeats: measured rounds.
     """
+    from riskppo_jax.bench import navigation
+
     lines = {"native": _native, "mjx": _mjx}[engine]
+    if task in navigation.TASKS:
+        lines = partial(navigation.measure, engine=engine)
     for n in num_envs:
-        yield from lines(task, n, steps, repeats)
+        yield from lines(task, n=n, steps=steps, repeats=repeats)
 
 
 def task_speed(task: str, engine: str = "auto", num_envs: int = 256, steps: int = 40, repeats: int = 5) -> float:
     """Environment steps per second of a whole task inside `jit(scan(vmap))`, the best of several rounds."""
     env = make_env(task, engine=engine)
-    states, actions = jax.jit(jax.vmap(env.reset))(_keys(num_envs)), _actions(env, steps, num_envs)
-    program, _ = compiled(_scan(jax.vmap(env.step)), states, actions)
-    return race({task: _until_ready(program, states, actions)}, repeats)[task].best
+    states, actions = jax.jit(jax.vmap(env.reset))(world_keys(num_envs)), random_actions(env, steps, num_envs)
+    program, _ = compiled(scan_of(jax.vmap(env.step)), states, actions)
+    return race({task: until_ready(program, states, actions)}, repeats)[task].best
 
 
 def _native(task: str, n: int, steps: int, repeats: int) -> Iterator[Line]:
     env, robot = make_env(task, engine="native"), _robot(task)
-    states = jax.jit(jax.vmap(env.reset))(_keys(n))
-    actions = _actions(env, steps, n)
+    states = jax.jit(jax.vmap(env.reset))(world_keys(n))
+    actions = random_actions(env, steps, n)
     carry, raw = raw_loop(env.engine, actions)
-    engine, seconds = compiled(_scan(_engine_step(env.engine)), carry, actions)
+    engine, seconds = compiled(scan_of(_engine_step(env.engine)), carry, actions)
     yield Line(task, "native engine, compile", n, seconds, unit="s")
-    whole, seconds = compiled(_scan(jax.vmap(env.step)), states, actions)
+    whole, seconds = compiled(scan_of(jax.vmap(env.step)), states, actions)
     yield Line(task, "native task, compile", n, seconds, unit="s")
     programs = {
         "raw": raw,
-        "engine": _until_ready(engine, carry, actions),
-        "task": _until_ready(whole, states, actions),
+        "engine": until_ready(engine, carry, actions),
+        "task": until_ready(whole, states, actions),
     }
     loop, reason = _gymnasium_loop(f"{robot}-v5", min(steps * n, 1000))
     rates = race(programs if loop is None else {**programs, "gymnasium": loop}, repeats)
-    yield _line(task, "native engine / raw batch", n, rates["engine"], rates["raw"], RAW)
-    yield _line(task, "native task / raw batch", n, rates["task"], rates["raw"])
+    yield line_of(task, "native engine / raw batch", n, rates["engine"], rates["raw"], RAW)
+    yield line_of(task, "native task / raw batch", n, rates["task"], rates["raw"])
     what = f"native task / {robot}-v5"
     if loop is None:
         yield Line(task, what, n, rates["task"].best, repeats=repeats, note=reason)
     else:
-        yield _line(task, what, n, rates["task"], rates["gymnasium"], GYMNASIUM.get(robot))
+        yield line_of(task, what, n, rates["task"], rates["gymnasium"], GYMNASIUM.get(robot))
         # the most that any engine with the same physics can reach
-        yield _line(task, f"raw batch / {robot}-v5", n, rates["raw"], rates["gymnasium"])
+        yield line_of(task, f"raw batch / {robot}-v5", n, rates["raw"], rates["gymnasium"])
 
 
 def _mjx(task: str, n: int, steps: int, repeats: int) -> Iterator[Line]:
     env = make_env(task, engine="mjx")
-    states = jax.jit(jax.vmap(env.reset))(_keys(n))
-    actions = _actions(env, steps, n)
-    program, seconds = compiled(_scan(jax.vmap(env.step)), states, actions)
-    ours = _until_ready(program, states, actions)
+    states = jax.jit(jax.vmap(env.reset))(world_keys(n))
+    actions = random_actions(env, steps, n)
+    program, seconds = compiled(scan_of(jax.vmap(env.step)), states, actions)
+    ours = until_ready(program, states, actions)
     size = bytes_per_world(states, n)
     yield Line(task, "mjx task, compile", n, seconds, unit="s")
     brax, reason = _brax(_robot(task), env.task.frame_skip)
@@ -123,16 +128,16 @@ def _mjx(task: str, n: int, steps: int, repeats: int) -> Iterator[Line]:
         return
     from brax.envs.wrappers import training
 
-    keys = jax.random.key_data(_keys(n))
+    keys = jax.random.key_data(world_keys(n))
     wrapped = training.wrap(brax, episode_length=1000)
     first = jax.jit(wrapped.reset)(keys)
-    program, seconds = compiled(_scan(wrapped.step), first, actions)
+    program, seconds = compiled(scan_of(wrapped.step), first, actions)
     yield Line(task, "brax, compile", n, seconds, unit="s")
-    rates = race({"ours": ours, "brax": _until_ready(program, first, actions)}, repeats)
+    rates = race({"ours": ours, "brax": until_ready(program, first, actions)}, repeats)
     forwards = _forwards(env.engine.model.opt.integrator), _forwards(brax.sys.opt.integrator)
     same = forwards[0] == forwards[1]
     note = "" if same else "forward passes a substep: {} here, {} in brax".format(*forwards)
-    yield _line(task, "mjx task / brax", n, rates["ours"], rates["brax"], BRAX, note)
+    yield line_of(task, "mjx task / brax", n, rates["ours"], rates["brax"], BRAX, note)
     theirs = bytes_per_world(jax.eval_shape(jax.vmap(brax.reset), keys), n)
     yield Line(
         task, "bytes, brax / mjx task", n, size, theirs, "B", theirs / size, target=BRAX_BYTES,
@@ -140,29 +145,27 @@ def _mjx(task: str, n: int, steps: int, repeats: int) -> Iterator[Line]:
     )  # fmt: skip
 
 
-def _line(
+def line_of(
     task: str, what: str, n: int, ours: Rate, theirs: Rate, target: float | None = None, note: str = ""
 ) -> Line:
     best, median = ratios(ours, theirs)
-    return Line(
-        task, what, n, ours.best, theirs.best, "steps/s", best, median, len(ours.samples), target, note
-    )
+    return Line(task, what, n, ours.best, theirs.best, "steps/s", best, median, len(ours.samples), target, note)
 
 
 def _robot(task: str) -> str:
     return task.removeprefix("Safety").removesuffix("Velocity-v1")
 
 
-def _keys(n: int) -> Array:
+def world_keys(n: int) -> Array:
     return jax.random.split(jax.random.key(0), n)
 
 
-def _actions(env: Any, steps: int, n: int) -> Array:
+def random_actions(env: Any, steps: int, n: int) -> Array:
     low, high = env.action_range
     return jax.random.uniform(jax.random.key(1), (steps, n, env.action_size), minval=low, maxval=high)
 
 
-def _scan(step: Callable) -> Callable:
+def scan_of(step: Callable) -> Callable:
     def run(state, actions):
         return jax.lax.scan(lambda s, a: (step(s, a), None), state, actions)[0]
 
@@ -173,7 +176,7 @@ def _engine_step(engine: Any) -> Callable:
     return jax.vmap(lambda carry, ctrl: engine.step(Sim(carry=carry, derived={}), ctrl).carry)
 
 
-def _until_ready(program: Callable, state: PyTree, actions: Array) -> Callable[[], int]:
+def until_ready(program: Callable, state: PyTree, actions: Array) -> Callable[[], int]:
     def run() -> int:
         jax.block_until_ready(program(state, actions))
         return actions.shape[0] * actions.shape[1]

@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="physics: native against raw MuJoCo and gymnasium, mjx against brax",
         description="Steps a second of each engine and of what one would use without it, measured by turns.",
     )
-    engines.add_argument("--tasks", nargs="+", metavar="ID", help="velocity tasks (default: all six)")
+    engines.add_argument("--tasks", nargs="+", metavar="ID", help="velocity and navigation tasks (default: all nine)")
     engines.add_argument("--engines", nargs="+", metavar="E", help="native, mjx or both (default)")
     engines.add_argument("--num-envs", nargs="+", type=int, metavar="N", help="batch sizes (native 256, mjx 64 512)")
     engines.add_argument("--steps", type=int, metavar="T", help="steps of a scan (native 40, mjx 5)")
@@ -54,9 +54,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _engines(args: argparse.Namespace) -> tuple[list["Line"], dict[str, Any], str]:
+    from riskppo_jax.bench import navigation
     from riskppo_jax.bench.engines import TASKS, measure
 
-    tasks = _words("tasks", args.tasks, TASKS)
+    tasks = _words("tasks", args.tasks, TASKS + navigation.TASKS)
     engines = _words("engines", args.engines, ("native", "mjx"))
     for name, values in (("num-envs", args.num_envs), ("steps", [args.steps]), ("repeats", [args.repeats])):
         for value in values or []:

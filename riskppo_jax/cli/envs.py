@@ -8,7 +8,7 @@ from riskppo_jax.errors import UserError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pattern", nargs="?", help="only ids that match, as in 'Safety*Velocity-v1'")
+    parser.add_argument("pattern", nargs="?", help="only ids that match, as in 'Safety*Velocity-v1' or '*PointGoal*'")
     parser.add_argument("--speed", action="store_true", help="measure steps/s of each task here (256 at once; minutes)")
 
 
@@ -21,12 +21,12 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"pattern={args.pattern} matches no task; pattern accepts ids or shell patterns")
     table = Table(box=None, pad_edge=False)
     table.add_column("task", no_wrap=True)
-    table.add_column("observation", justify="right")
-    table.add_column("action", justify="right")
+    table.add_column("observation", justify="right", no_wrap=True)
+    table.add_column("action", justify="right", no_wrap=True)
     table.add_column("constraint", no_wrap=True)
-    table.add_column("threshold", justify="right")
-    table.add_column("paper", justify="right")
-    table.add_column("limit", justify="right")
+    table.add_column("threshold", justify="right", no_wrap=True)
+    table.add_column("paper", justify="right", no_wrap=True)
+    table.add_column("limit", justify="right", no_wrap=True)
     table.add_column("engines", no_wrap=True)
     if args.speed:
         table.add_column("steps/s", justify="right")
@@ -38,10 +38,10 @@ def run(args: argparse.Namespace) -> int:
             str(env.observation_size),
             str(env.action_size if env.num_actions is None else env.num_actions),
             ", ".join(names),
-            ", ".join(_number(env.thresholds.get(name)) for name in names),
+            ", ".join(_number(env.thresholds[name]) for name in names if name in env.thresholds) or "-",
             _number(getattr(env, "paper_threshold", None)),
             str(getattr(env, "limit", None) or "-"),
-            _engines(),
+            _engines(id),
             *([_speed(id)] if args.speed else []),
         )
     table_console().print(table)
@@ -58,12 +58,14 @@ def _speed(id: str) -> str:
     return f"{task_speed(id):,.0f}"
 
 
-def _engines() -> str:
-    """Engines that work on this machine; the one `auto` picks is marked."""
-    from riskppo_jax.engines.base import ENGINES, resolve
+def _engines(id: str) -> str:
+    """Engines that serve the task and work on this machine; the one `auto` picks is marked."""
+    from riskppo_jax.engines.base import resolve
+    from riskppo_jax.envs.registry import engines_of
 
-    chosen, words = resolve("auto"), []
-    for name in ENGINES:
+    served, words = engines_of(id), []
+    chosen = resolve("auto") if resolve("auto") in served else "native"
+    for name in served:
         try:
             resolve(name)
         except UserError:
