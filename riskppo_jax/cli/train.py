@@ -11,27 +11,31 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.usage = "riskppo train [-m] [key=value ...]"
     parser.epilog = (
         "Settings: env, engine, algo, risk, risk.beta, objective, constraints, threshold, noise, seed, total_steps, "
-        "output, resume, and those of layout, ppo, dual, scheme, log, checkpoint and eval."
+        "output, resume, and those of layout, ppo, dual, scheme, log, checkpoint and eval. sweep.beta=[0.1,0.3] "
+        "sweep.seed=5 trains a grid of traced settings in one program; -m env=a,b runs a job for each combination of "
+        "what is not traced, launcher=submitit_local or submitit_slurm somewhere else than here."
     )
     parser.add_argument("words", nargs="*", metavar="key=value", help="settings, as in env=SafetyHopperVelocity-v1")
     parser.add_argument("-m", "--multirun", action="store_true", help="run every combination of comma lists, in turn")
 
 
 def run(args: argparse.Namespace) -> int:
-    from riskppo_jax.settings import expand
+    from riskppo_jax.launch import run_jobs, split_words
+    from riskppo_jax.settings import expand, read_settings
 
+    words, launcher = split_words(args.words)
     if not args.multirun:
-        return _job(args.words, None)
-    jobs = list(expand(args.words))
-    code = 0
-    for number, words in enumerate(jobs):
-        label = ",".join(word for word, given in zip(words, args.words, strict=True) if word != given)
-        print(f"job {number + 1} of {len(jobs)}: {label}", flush=True)
-        found = _job(words, label.replace("/", "_") or "job")
-        if found > 2:  # a signal: the jobs that follow were not wanted either
-            return found
-        code = max(code, found)
-    return code
+        if launcher["name"] != "local":
+            raise UserError(f"launcher={launcher['name']}: accepts -m (multirun) beside it")
+        return _job(words, None)
+    if not any(word.startswith("output=") for word in words):
+        words.append(f"output=runs/multirun-{time.strftime('%Y%m%d-%H%M%S')}")
+    jobs = []
+    for chosen in expand(words):
+        label = ",".join(word for word, given in zip(chosen, words, strict=True) if word != given)
+        jobs.append((label.replace("/", "_") or "job", chosen))
+        folder = read_settings(chosen).output  # a mistake in any of them is said before the first begins
+    return run_jobs(jobs, _job, launcher, Path(folder) / ".submitit")
 
 
 def _job(words: list[str], label: str | None) -> int:

@@ -1,0 +1,90 @@
+"""Multiruns: a folder of jobs that one report reads, each a sweep of its own, here or through submitit."""
+
+import json
+
+import pytest
+import submitit  # noqa: F401  # now: it configures logging when it is first imported, for the streams it finds
+from tabular_cli import TINY
+
+from riskppo_jax import launch
+from riskppo_jax import run as run_module
+from riskppo_jax.cli import main
+from riskppo_jax.errors import UserError
+from riskppo_jax.runs import read_runs
+
+
+def test_words_of_the_launcher():
+    assert launch.split_words(["seed=1"]) == (["seed=1"], {"name": "local"})
+    words, options = launch.split_words(
+        ["seed=1", "hydra/launcher=submitit_slurm", "launcher.timeout_min=5", "hydra.launcher.partition=gpu"]
+    )
+    assert words == ["seed=1"] and options["name"] == "submitit_slurm"
+    assert (options["timeout_min"], options["partition"]) == (5, "gpu")
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["-m", "launcher=cloud", "seed=0,1"], ["launcher=cloud", "submitit_local"]),
+        (["launcher=submitit_local"], ["launcher=submitit_local", "-m"]),
+        (["-m", "launcher=submitit_slurm", "seed=0,1"], ["launcher=submitit_slurm", "SLURM"]),
+        (["-m", "launcher=submitit_local", "launcher.colour=red", "seed=0,1"], ["submitit_local", "colour"]),
+        (["-m", "launcher=submitit_local", "launcher.parallel=0", "seed=0,1"], ["launcher.parallel=0"]),
+        (["-m", "seed=0,x"], ["seed=x", "whole number"]),
+    ],
+)
+def test_bad_words_are_refused_before_any_job(words, named, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("riskppo_jax.run._loop", lambda *_: pytest.fail("training began"))
+    assert main(["train", *words, f"output={tmp_path / 'runs'}"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and all(part in said for part in named), said
+
+
+def test_finished_jobs_are_skipped_and_half_done_ones_go_on(tmp_path, capsys, monkeypatch):
+    """The second of two jobs is stopped on its way; the same command again does only what is left."""
+    words = ["-m", *TINY, "total_steps=128", "eval.points=0", "risk.beta=0.3,1.0", "sweep.seed=2",
+             "checkpoint.seconds=0", f"output={tmp_path}", "resume=true"]  # fmt: skip
+    loop, began = run_module._loop, []
+
+    def watched(job, folder, state, progress, *rest):
+        began.append((folder.name, progress.iterations))
+        if len(began) == 2:
+            job = job._replace(chunks=1)  # as a signal after the first chunk would
+        found = loop(job, folder, state, progress, *rest)
+        return (*found[:2], 143) if len(began) == 2 else found
+
+    monkeypatch.setattr(run_module, "_loop", watched)
+    assert main(["train", *words]) == 143
+    assert main(["train", *words]) == 0
+    first, second = "risk.beta=0.3", "risk.beta=1.0"
+    assert began == [(first, 0), (second, 0), (second, 2)]
+    said = capsys.readouterr().out
+    assert f"{tmp_path / first} is finished" in said
+    runs = read_runs([tmp_path])
+    assert sorted(run.name for run in runs) == [first, second] and all(len(run.lanes) == 2 for run in runs)
+    assert all(lane.found["point"]["seed"] == i for run in runs for i, lane in enumerate(run.lanes))
+
+
+def test_a_job_that_is_refused_elsewhere_says_so_here(tmp_path, capsys):
+    """Through submitit, in another process: a mistake that only the job itself can see."""
+    words = ["-m", "env=SafetyHopperVelocity-v1", "threshold=77,99", "hydra/launcher=submitit_local"]
+    words.append("launcher.parallel=2")
+    assert main(["train", *words, f"output={tmp_path / 'runs'}"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 2 and "threshold=77" in said and "range of velocity" in said
+
+
+@pytest.mark.slow
+def test_submitit_local_trains(tmp_path, capsys):
+    words = ["env=SafetySwimmerVelocity-v1", "env.time_limit=20", "sweep.beta=[0.3,1.0]", "total_steps=128",
+             *(word for word in TINY if not word.startswith("env="))]  # fmt: skip
+    words += ["-m", "scheme.units=threshold,raw", "hydra/launcher=submitit_local", f"output={tmp_path}"]
+    assert main(["train", *words]) == 0
+    for name in ("scheme.units=threshold", "scheme.units=raw"):
+        assert len(json.loads((tmp_path / name / "summary.json").read_text())["lanes"]) == 2
+
+
+def test_executors_need_submitit(monkeypatch, tmp_path):
+    monkeypatch.setitem(__import__("sys").modules, "submitit", None)
+    with pytest.raises(UserError, match=r"riskppo-jax\[submitit\]"):
+        launch.run_jobs([("a", [])], lambda *_: 0, {"name": "submitit_local"}, tmp_path)
