@@ -22,7 +22,7 @@ _LAZY = {
 }
 
 # modules that are public as a whole
-_MODULES = {"gym", "interop"}
+_MODULES = {"gym", "interop", "stats"}
 
 __all__ = sorted({*_LAZY, *_MODULES})
 
