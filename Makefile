@@ -11,6 +11,7 @@ train: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/ruff check .
+	$(BIN)/python -m mypy
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 lint: $(STAMP)

@@ -42,7 +42,7 @@ def choices() -> dict[str, list[str]]:
         for group in ("algo", "experiment", "risk")
     }
     rest = {"engine": ["auto", *ENGINES], "threshold": ["paper", "v1"], "resume": ["true", "false"]}
-    plain = {"noise": [], "output": [], "risk.beta": [], "seed": [], "total_steps": []}
+    plain: dict[str, list[str]] = {"noise": [], "output": [], "risk.beta": [], "seed": [], "total_steps": []}
     return {"env": list_envs(), **presets, "objective": presets["risk"], **rest, **plain}
 
 

@@ -51,8 +51,8 @@ def jax_versions(jax: str | None, jaxlib: str | None) -> Iterator[Finding]:
     if jax is None:
         yield Finding("jax", "bad", "not installed", "pip install riskppo-jax")
     elif jax in BAD_JAX or jaxlib in BAD_JAX:
-        known = jax if jax in BAD_JAX else jaxlib
-        yield Finding("jax", "bad", f"{found}: {BAD_JAX[known]}", "pip install 'jax>=0.10.0,!=0.10.2'")
+        reason = BAD_JAX.get(jax) or BAD_JAX.get(jaxlib or "")
+        yield Finding("jax", "bad", f"{found}: {reason}", "pip install 'jax>=0.10.0,!=0.10.2'")
     elif jax.split(".")[:2] != (jaxlib or "").split(".")[:2]:
         yield Finding("jax", "bad", f"{found}: they do not belong together", f"pip install jaxlib=={jax}")
     else:

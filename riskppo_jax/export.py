@@ -67,7 +67,7 @@ def export(run: str | Path, out: str | Path, lane: int = 0) -> Path:
 def write_npz(path: Path, arrays: Arrays) -> None:
     """Plain arrays, for NumPy."""
     with path.open("wb") as file:
-        np.savez(file, **arrays)
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # NumPy's stub takes any name for its own option
 
 
 def write_onnx(path: Path, arrays: Arrays) -> None:

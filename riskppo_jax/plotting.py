@@ -200,8 +200,8 @@ def _lane_figures(lane: "Lane") -> Iterator[tuple[str, "Figure"]]:
     found = lane.found.get("eval", {})
     constraints = lane.found.get("constraints", [])
     if not constraints:
-        final = (found["reward_mean"], found["reward_std"]) if found else None
-        yield "overview", reward_curve(steps, values, final)
+        reward = (found["reward_mean"], found["reward_std"]) if found else None
+        yield "overview", reward_curve(steps, values, reward)
     for i, c in enumerate(constraints):
         t, best, risk, lam = (lane.curve(f"constraint{i}/{name}") for name in ("t", "t_batch", "risk", "lam"))
         final = {

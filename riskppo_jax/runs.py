@@ -215,7 +215,7 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found = {}
+    found: dict[str, Any] = {}
     for name, value in values.items():
         found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
     return found

@@ -114,8 +114,8 @@ def chart(title: str, series: Sequence[Series], width: int = 40, height: int = _
         for cell in row:
             text.append(cell[0] if cell else " ", style=cell[1] if cell else "")
         text.append("\n")
-    for s, (mark, style) in zip(drawn, marks, strict=True):
-        text.append(f"{mark} {s.label} {s.values[-1]:.4g}  ", style=style)
+    for s, (character, style) in zip(drawn, marks, strict=True):
+        text.append(f"{character} {s.label} {s.values[-1]:.4g}  ", style=style)
     return text.append("\n")
 
 

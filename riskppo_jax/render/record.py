@@ -62,7 +62,7 @@ def record(
     qpos, mocap = zip(*(pose_of(env, world) for world in worlds), strict=True)
     return Recording(
         model=model,
-        dt=float(env.dt),
+        dt=time_step(env),
         qpos=np.array(qpos),
         mocap=np.array(mocap).reshape(len(mocap), model.nmocap, 7),
         reward=states.reward[shown],
@@ -99,7 +99,7 @@ def model_of(env: Env) -> mujoco.MjModel:
     """The model to draw: the task's own `scene()` where it shows more than its physics knows, else the physics."""
     if hasattr(env, "scene"):
         return env.scene()
-    model = getattr(getattr(env, "engine", None), "model", None)
+    model = getattr(engine_of(env), "model", None)
     if model is None:
         raise UserError("env: this task has no physics, so there is nothing to draw; accepts one with a MuJoCo model")
     return model
@@ -110,12 +110,22 @@ def pose_of(env: Env, state: State) -> tuple[np.ndarray, np.ndarray]:
     if hasattr(env, "pose"):
         found = env.pose(state)
         return found["qpos"], np.concatenate([found["mocap_pos"], found["mocap_quat"]], axis=1)
-    return env.engine.poses(state.sim)
+    return engine_of(env).poses(state.sim)
 
 
 def can_be_drawn(env: Env) -> bool:
     """Whether there is a model to draw."""
-    return hasattr(env, "scene") or getattr(getattr(env, "engine", None), "model", None) is not None
+    return hasattr(env, "scene") or getattr(engine_of(env), "model", None) is not None
+
+
+def engine_of(env: Env) -> Any:
+    """The physics behind a task; None where it has none."""
+    return getattr(env, "engine", None)
+
+
+def time_step(env: Any) -> float:
+    """Seconds of simulation in a step of the task."""
+    return float(env.dt)
 
 
 def _run(key: Key, *, env: Env, act: Act, steps: int) -> State:
@@ -130,4 +140,4 @@ def _run(key: Key, *, env: Env, act: Act, steps: int) -> State:
 
 def steps_for(env: Env, seconds: float) -> int:
     """Steps that last `seconds` in the simulated world."""
-    return max(1, round(seconds / float(env.dt)))
+    return max(1, round(seconds / time_step(env)))

@@ -19,7 +19,8 @@ from riskppo_jax.writers import plain
 def page(runs: Sequence[Run]) -> str:
     """The whole document."""
     flat = [(run, lane) for run in runs for lane in run.lanes]
-    replays, offset = {}, 0
+    replays: dict[int, Any] = {}
+    offset = 0
     for run in runs:
         replays |= {offset + lane: replay for lane, replay in read_replays(run.folder).items() if lane < len(run.lanes)}
         offset += len(run.lanes)
