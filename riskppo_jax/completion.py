@@ -39,10 +39,11 @@ def choices() -> dict[str, list[str]]:
 
     presets = {
         group: sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
-        for group in ("algo", "experiment", "risk")
+        for group in ("algo", "experiment", "launcher", "risk")
     }
     rest = {"engine": ["auto", *ENGINES], "threshold": ["paper", "v1"], "resume": ["true", "false"]}
-    plain: dict[str, list[str]] = {"noise": [], "output": [], "risk.beta": [], "seed": [], "total_steps": []}
+    free = ("noise", "output", "risk.beta", "seed", "sweep.risk.beta", "sweep.seed", "total_steps")
+    plain: dict[str, list[str]] = {key: [] for key in free}
     return {"env": list_envs(), **presets, "objective": presets["risk"], **rest, **plain}
 
 

@@ -101,7 +101,7 @@ def test_commands_exist(page):
         except (SystemExit, argparse.ArgumentError) as error:
             raise AssertionError(f"{page.name}: `{line}`: {error}") from error
         if verb == "train" and not args.multirun:
-            read_settings([word for word in args.words if "=" in word])
+            read_settings([word for word in args.words if "=" in word and not word.startswith("launcher")])
 
 
 def test_there_are_enough_of_both():
@@ -124,7 +124,8 @@ def test_links_lead_somewhere(page):
 def test_every_page_is_in_the_navigation():
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     listed = {path for entry in config["nav"] for path in entry.values()}
-    assert {path.name for path in (ROOT / "docs").glob("*.md")} | {"benchmarks.md"} == listed
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} | {"benchmarks.md"}
+    assert listed <= pages and pages - listed <= {"scale.md"}  # which other pages link to
 
 
 def test_every_risk_measure_has_its_section_and_picture():
