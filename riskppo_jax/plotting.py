@@ -156,9 +156,10 @@ def utility(measure: Utility, u: np.ndarray, title: str | None = None) -> "Figur
         left.plot(u, np.asarray(measure.g(u)), color=BLUE, label="$g(u)$")
         left.set(xlabel="$u = x - t$", ylabel="utility", ylim=(min(u) * 3, max(u) * 1.2), title=title or measure.name)
         left.legend()
-        right.plot(u, np.asarray(measure.dg(u)), color=ORANGE)
+        weight = np.asarray(measure.dg(u))
+        right.plot(u, weight, color=ORANGE)
         right.axhline(1.0, color=_GREY, ls=":")
-        right.set(xlabel="$u = x - t$", ylabel="weight $g'(u)$", ylim=(0, None))
+        right.set(xlabel="$u = x - t$", ylabel="weight $g'(u)$", ylim=(min(0.0, weight.min()), None))
         return figure
 
 
