@@ -163,16 +163,18 @@ def utility(measure: Utility, u: np.ndarray, title: str | None = None) -> "Figur
         return figure
 
 
-def write_figures(runs: Sequence["Run"], folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+def write_figures(
+    runs: Sequence["Run"], folder: Path, formats: Sequence[str] = FORMATS, most: int | None = None
+) -> list[Path]:
     """Every figure that these runs allow, each in every format; returns the files.
 
-    Panels are written for each lane, under `lane<i>/` where there are several; the frontier and learning curves
-    where there is something to compare.
+    Panels are written for each lane (for the first `most` of them), under `lane<i>/` where there are several; the
+    frontier and learning curves where there is something to compare.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lanes = [(run, lane) for run in runs for lane in run.lanes]
     written = []
-    for i, (_, lane) in enumerate(lanes):
+    for i, (_, lane) in enumerate(lanes[:most]):
         for name, figure in _lane_figures(lane):
             target = folder if len(lanes) == 1 else folder / f"lane{i}"
             written += save(figure, target / name, formats)

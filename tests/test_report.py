@@ -42,9 +42,10 @@ def page(folder):
     return path
 
 
-def constraint(risk_value=0.36, ci=(0.35, 0.37), lam=0.5, t=-0.34, quantile=0.34, threshold=0.373):
-    return {"name": "v", "threshold": threshold, "risk": {"name": "cvar", "beta": 0.3}, "lam": lam, "t": t,
-            "quantile": quantile, "risk_value": risk_value, "risk_value_ci": list(ci)}  # fmt: skip
+def constraint(ci=(0.35, 0.37), **given):
+    usual = {"name": "v", "threshold": 0.373, "risk": {"name": "cvar", "beta": 0.3}, "lam": 0.5, "t": -0.34,
+             "quantile": 0.34, "risk_value": 0.36, "risk_value_ci": list(ci)}  # fmt: skip
+    return usual | given
 
 
 @pytest.mark.parametrize(
@@ -70,6 +71,7 @@ def test_verdicts(given, mark, word):
         ({"risk_value": 0.2}, "higher than needed"),
         ({"risk_value": 0.6}, "out of reach"),
         ({"t": -0.1}, "still away from the quantile"),
+        ({"risk": {"name": "cvar", "beta": 1.0}}, "t does not enter"),
         ({"t": [-0.1, -0.2], "quantile": [0.1, 0.2]}, "level by level"),
     ],
 )

@@ -8,6 +8,7 @@ from riskppo_jax.report import replay
 from riskppo_jax.report.page import page
 from riskppo_jax.runs import Run, pick_lane, read_run, read_runs, restore_lane
 
+_PANELS = 12  # lanes of a sweep with figures of their own; `riskppo plot` makes all
 _REPLAYS = 4  # lanes of a sweep that are shown at work; each adds about a hundred kilobytes
 
 __all__ = ["write_report", "write_run_report"]
@@ -40,7 +41,7 @@ def write_run_report(folder: Path, summary: dict[str, Any], job: Any, state: Any
     from riskppo_jax import plotting
 
     run = read_run(folder, summary=summary)
-    plotting.write_figures([run], folder / "figures", formats=("png",))
+    plotting.write_figures([run], folder / "figures", formats=("png",), most=_PANELS)
     replay.write_replay(folder, {i: pick_lane(job, state, i) for i in range(min(len(run.lanes), _REPLAYS))})
     return _write([run], folder / "report.html")
 

@@ -56,7 +56,7 @@ def _lead(runs: Sequence[Run]) -> str:
     lanes = sum(len(run.lanes) for run in runs)
     steps = sum(run.summary.get("env_steps", 0) * len(run.lanes) for run in runs)
     seconds = sum(run.summary.get("wall_seconds", 0) for run in runs)
-    many = f"{len(runs)} runs, {lanes} lanes, " if lanes > 1 else ""
+    many = f"{len(runs)} run{'s' * (len(runs) > 1)}, {lanes} lanes, " if lanes > 1 else ""
     engines = ", ".join(dict.fromkeys(run.summary.get("engine", "?") for run in runs))
     return f'<p class="lead">{many}{steps:,} environment steps on {escape(engines)} in {seconds:,.0f} s</p>'
 
@@ -248,7 +248,7 @@ def _without_script(runs: Sequence[Run]) -> str:
     images = [
         f'<img alt="{escape(path.stem)}" src="data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}">'
         for run in runs[:1]
-        for path in sorted((run.folder / "figures").glob("overview*.png"))[:4]
+        for path in sorted((run.folder / "figures").glob("*.png"))[:4]
     ]
     return f"<noscript><main>{''.join(images)}</main></noscript>"
 

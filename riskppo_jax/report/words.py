@@ -84,6 +84,9 @@ def _follows(c: Mapping[str, Any], scale: float) -> str:
     if isinstance(c["t"], list):
         pairs = ", ".join(f"{-t:.4g} / {q:.4g}" for t, q in zip(c["t"], c["quantile"], strict=False))
         return f"-t against its optimum for these samples, level by level: {pairs}"
+    risk = c["risk"]
+    if risk["name"] == "mean" or (risk["name"] == "cvar" and risk["beta"] >= 1):
+        return "t does not enter: this is the mean"
     minus_t, quantile = 0.0 - c["t"], c["quantile"]
     what = "the quantile" if "cvar" in c["risk"]["name"] else "its optimum for these samples"
     gap = abs(minus_t - quantile) / scale
