@@ -145,19 +145,15 @@ def restore_lane(folder: Path, lane: int = 0) -> tuple[Any, Any]:
     """Job and state of one lane at its newest checkpoint."""
     from riskppo_jax.run import restore_run
 
-    job, state, _ = restore_run(folder)
-    count = len(getattr(job, "lanes", ())) or 1
-    if not 0 <= lane < count:
-        raise UserError(f"lane={lane}: this run accepts lanes from 0 to {count - 1}")
-    return pick_lane(job, state, lane)
+    job, state, _ = restore_run(folder, lane)
+    return job, state
 
 
 def pick_lane(job: Any, state: Any, lane: int) -> tuple[Any, Any]:
     """Job and state of one lane of a sweep, whose state has a leading axis; of a single run as they are."""
     import jax
 
-    lanes = getattr(job, "lanes", ())
-    return (lanes[lane], jax.tree.map(lambda x: x[lane], state)) if lanes else (job, state)
+    return (job.lanes[lane], jax.tree.map(lambda x: x[lane], state)) if job.lanes else (job, state)
 
 
 def groups(runs: Sequence[Run]) -> dict[str, list[Lane]]:

@@ -1,6 +1,7 @@
-"""`riskppo evaluate RUN`: whole episodes of a trained policy, as a table and one line of JSON."""
+"""`riskppo evaluate RUN`: whole episodes of a trained policy, as a table and one line of JSON for each lane."""
 
 import argparse
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -12,26 +13,31 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", type=Path, help="a run directory")
     parser.add_argument("--env", metavar="ID", help="another task of the same sizes, by its id")
     parser.add_argument("--episodes", type=int, metavar="N", help="episodes of each kind (default: the run's own)")
+    parser.add_argument("--lane", type=int, metavar="I", help="one run of a sweep (default: all of them)")
     parser.add_argument("--engine", metavar="E", help="native, mjx, warp or auto (default: the run's own)")
 
 
 def run(args: argparse.Namespace) -> int:
     from riskppo_jax.results import describe_lane, run_episodes
-    from riskppo_jax.run import read_config, restore_run
-    from riskppo_jax.settings import from_dict
+    from riskppo_jax.run import restore_run
+    from riskppo_jax.runs import pick_lane
     from riskppo_jax.writers import plain
 
     if args.episodes is not None and args.episodes < 1:
         raise UserError(f"--episodes {args.episodes}: accepts a whole number, 1 or larger")
-    read_config(args.run)
-    job, state, progress = restore_run(args.run)
-    if args.env or args.engine:
-        job = _elsewhere(job, from_dict(read_config(args.run)), args)
-    mean, sampled = (run_episodes(job, state, deterministic, args.episodes) for deterministic in (True, False))
-    lane = describe_lane(job, state, mean, sampled)
-    _print(lane)
-    found = {"env": job.settings.env["id"], "engine": job.engine, "iterations": progress.iterations, **lane}
-    print(json.dumps(plain(found)))
+    whole, states, progress = restore_run(args.run, args.lane)
+    for i in range(len(whole.lanes) or 1):
+        job, state = pick_lane(whole, states, i)
+        point = {"lane": args.lane or i, "point": job.point} if job.point else {}
+        if point:
+            print(f"lane {point['lane']}: " + ", ".join(f"{name}={value}" for name, value in job.point.items()))
+        if args.env or args.engine:
+            job = _elsewhere(job, copy.deepcopy(job.settings), args)
+        mean, sampled = (run_episodes(job, state, deterministic, args.episodes) for deterministic in (True, False))
+        lane = describe_lane(job, state, mean, sampled)
+        _print(lane)
+        found = {"env": job.settings.env["id"], "engine": job.engine, "iterations": progress.iterations}
+        print(json.dumps(plain({**found, **point, **lane})))
     return 0
 
 
