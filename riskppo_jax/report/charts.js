@@ -64,6 +64,7 @@ function chart(figure, spec) {
   }
   for (const s of lines) out += `<polyline points="${s.x.map((x, i) => `${X(x)},${Y(s.y[i])}`).join(" ")}" fill="none" ` +
     `stroke="${s.color}" stroke-width="${s.width || 2}" stroke-dasharray="${s.dash || ""}" stroke-linejoin="round"/>`;
+  for (const s of lines) if (s.x.length === 1) out += `<circle cx="${X(s.x[0])}" cy="${Y(s.y[0])}" r="4" fill="${s.color}"/>`;
   for (const s of spec.across || []) out += `<line x1="${LEFT}" x2="${W - RIGHT}" y1="${Y(s.at)}" y2="${Y(s.at)}" stroke="${s.color}" stroke-width="2" stroke-dasharray="${s.dash || "7 5"}"/>`;
   for (const s of spec.down || []) out += `<line y1="${TOP}" y2="${H - BOTTOM}" x1="${X(s.at)}" x2="${X(s.at)}" stroke="${s.color}" stroke-width="2" stroke-dasharray="${s.dash || ""}"/>`;
   points.forEach((p, i) => {

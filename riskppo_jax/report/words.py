@@ -68,7 +68,7 @@ def verdict(c: Mapping[str, Any]) -> Verdict:
     limit, risk, (low, high) = c["threshold"], c["risk_value"], c["risk_value_ci"]
     scale = abs(limit) or 1.0
     name = plain_symbol(c["risk"])
-    interval = f"{name} is {risk:.4g}, 95% interval {low:.4g} to {high:.4g}, limit {limit:g}"
+    interval = f"{name} is {risk:.4g}, 95% interval {low + 0.0:.4g} to {high + 0.0:.4g}, limit {limit:g}"
     if high <= limit:
         mark, head = "kept", "Kept: the whole interval lies at or below the limit"
     elif risk <= limit:
