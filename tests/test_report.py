@@ -101,6 +101,8 @@ def test_differences_from_the_preset_and_the_command_that_repeats_them():
     config = to_dict(read_settings([*given, "output=somewhere"]))
     found = {name: (old, new) for name, old, new in preset_differences(config)}
     assert found.keys() == {"risk.gamma", "layout.hidden_sizes", "noise"} and found["noise"] == (0.05, 0.1)
+    older = {name: value for name, value in config.items() if name != "eval"}  # before there was such a setting
+    assert preset_differences(older) == preset_differences(config)
     again = command(config).replace("'", "").split()[2:]
     assert set(differences(config, to_dict(read_settings(again)))) == {"output"}
 

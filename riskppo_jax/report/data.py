@@ -8,7 +8,7 @@ import numpy as np
 from riskppo_jax.errors import UserError
 from riskppo_jax.report.words import plain_symbol, verdict
 from riskppo_jax.runs import Lane, Run, describe_point, groups
-from riskppo_jax.settings import differences, read_settings, to_dict
+from riskppo_jax.settings import OPEN, differences, read_settings, to_dict
 
 _POINTS = 300  # of a curve
 _BINS = 60
@@ -36,9 +36,18 @@ def preset_differences(config: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     except UserError:  # a task that only the run's own script knows
         preset = to_dict(read_settings([word for word in words if not word.startswith("env=")]))
         preset["env"] = dict(config["env"])
-    found = differences(preset, config)
-    known = [(name, old, new) for name, (old, new) in found.items() if not name.startswith(_SKIPPED)]
-    return [(name, old, new) for name, old, new in known if old is not None or new is not None]
+    found = differences(_asked_for(preset, config), config)
+    return [(name, old, new) for name, (old, new) in found.items() if not name.startswith(_SKIPPED)]
+
+
+def _asked_for(preset: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """The preset without settings that came after the run; mappings that depend on a choice stay whole."""
+    kept = {}
+    for key, value in preset.items():
+        if key in config:
+            inside = isinstance(value, Mapping) and isinstance(config[key], Mapping) and key not in OPEN
+            kept[key] = _asked_for(value, config[key]) if inside else value
+    return kept
 
 
 def command(config: Mapping[str, Any]) -> str:
