@@ -46,13 +46,15 @@ def run(args: argparse.Namespace) -> int:
 def _print(console: Console, results) -> None:
     table = Table(box=None, pad_edge=False)
     table.add_column("task", no_wrap=True)
-    heads = ("samples", "smooth", "obs median", "obs max", "reward", "rough", "cost", "goal", "term",
+    heads = ("samples", "smooth", "obs median", "obs max", "accel", "reward", "rough", "cost", "goal", "term",
              "near", "beyond", "verdict")  # fmt: skip
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
     for r in results:
         median = np.median(r.obs[r.held]) if r.held.any() else 0.0
-        numbers = [len(r.obs), r.held.sum(), *(f"{x:.1e}" for x in (median, _largest(r, r.obs), _largest(r, r.reward)))]
+        shaken = "-" if r.accelerometer is None else f"{_largest(r, r.accelerometer):.1e}"
+        numbers = [len(r.obs), r.held.sum(), f"{median:.1e}", f"{_largest(r, r.obs):.1e}", shaken]
+        numbers.append(f"{_largest(r, r.reward):.1e}")
         numbers.append(f"{np.median(r.reward[~r.held]):.1e}" if not r.held.all() else "-")
         counts = [len(r.cost_mismatches), len(r.goal_mismatches), len(r.term_mismatches)]
         counts.append(len(r.cost_near) + len(r.term_near))

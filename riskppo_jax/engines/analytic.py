@@ -56,38 +56,40 @@ class AnalyticEngine:
     def step(self, sim: Sim, ctrl: Array, mocap: Array | None = None) -> Sim:
         del mocap
         ctrl = jnp.asarray(ctrl, float)
-        carry = sim.carry
+        carry, lost = sim.carry, jnp.zeros(3)
         for _ in range(self._substeps):
-            carry = self._move(carry, ctrl)
+            carry, lost = self._move(carry, ctrl, lost)
         return Sim(carry=carry, derived=self._derive(carry, ctrl))
 
     def poses(self, carry: Planar) -> tuple[np.ndarray, np.ndarray]:
         """See `Engine`."""
         return np.asarray(carry.qpos, np.float64), np.zeros((0, 7))
 
-    def _move(self, carry: Planar, ctrl: Array) -> Planar:
-        acceleration = self._accelerate(carry, ctrl, self._h)
-        qvel = carry.qvel + self._h * acceleration
-        return Planar(qpos=carry.qpos + self._h * qvel, qvel=qvel)
+    def _move(self, carry: Planar, ctrl: Array, lost: Array) -> tuple[Planar, Array]:
+        """One physics step; what rounding takes from the velocity is given back in the next."""
+        gain = self._h * self._accelerate(carry, ctrl, self._h) + lost
+        qvel = carry.qvel + gain
+        return Planar(qpos=carry.qpos + self._h * qvel, qvel=qvel), gain - (qvel - carry.qvel)
 
     def _accelerate(self, carry: Planar, ctrl: Array, ahead: float) -> Array:
         """Acceleration `[3]` with damping taken `ahead` seconds later.
 
         With lever `l = m c`, angle `q` and its acceleration `w` the equations of motion are `m x'' - l sin(q) w = X`,
-        `m y'' + l cos(q) w = Y` and `J w - l sin(q) x'' + l cos(q) y'' = T`; the first two go into the third.
+        `m y'' + l cos(q) w = Y` and `J w - l sin(q) x'' + l cos(q) y'' = T`; the first two go into the third, where
+        only the drag across the body is left of `X` and `Y`.
         """
         u, v, spin = carry.qvel
         c, s = jnp.cos(carry.qpos[2]), jnp.sin(carry.qpos[2])
         push, turn = self._forces(spin, ctrl)
         lever = self._mass * self._arm
-        outward = push + lever * spin**2
-        x = outward * c - self._drag * u
-        y = outward * s - self._drag * v
-        torque = turn - self._spin_drag * spin
         mass = self._mass + ahead * self._drag
         inertia = self._inertia + ahead * self._spin_drag - lever**2 / mass
-        turning = (torque + (lever / mass) * (s * x - c * y)) / inertia
-        return jnp.stack([(x + lever * s * turning) / mass, (y - lever * c * turning) / mass, turning])
+        across = self._drag * (c * v - s * u)
+        turning = (turn - self._spin_drag * spin + (lever / mass) * across) / inertia
+        outward = push + lever * spin**2
+        x = outward * c - self._drag * u + lever * s * turning
+        y = outward * s - self._drag * v - lever * c * turning
+        return jnp.stack([x / mass, y / mass, turning])
 
     def _forces(self, spin: Array, ctrl: Array) -> tuple[Array, Array]:
         """Force along the body and torque about it."""

@@ -31,14 +31,17 @@ def supports(model: mujoco.MjModel) -> bool:
     return model.opt.integrator in integrators and model.na == 0 and pyramidal and not friction
 
 
-def step(model: mjx.Model, data: mjx.Data, iterations: int, searches: int, read: Read) -> tuple[mjx.Data, Any]:
-    """State after one time step, and what `read` keeps of the last forward pass.
+def step(
+    model: mjx.Model, data: mjx.Data, iterations: int, searches: int, read: Read, lost: Array | float = 0.0
+) -> tuple[mjx.Data, Any, Array | float]:
+    """State after one time step, what `read` keeps of the last forward pass, and the velocity lost to rounding.
 
     Args:
       model, data: as for `mjx.step`; of `data` only time, qpos, qvel, warm start, ctrl and mocap count.
       iterations: most Newton iterations of the constraint solver; it stops once the pushing rows stay.
       searches: refinements of the step length in each of them.
       read: called with the data of a forward pass and whether it is the last of this step.
+      lost: velocity that rounding took away in earlier steps, given back in this one (Euler only).
     """
     start = data
     h = model.opt.timestep
@@ -66,9 +69,11 @@ def step(model: mjx.Model, data: mjx.Data, iterations: int, searches: int, read:
     else:
         now = forward(model, start, iterations, searches)
         qacc, kept = now.qacc, read(now, jnp.array(True))
-        qvel = start.qvel + h * _damped(model, now)
+        gain = h * _damped(model, now) + lost
+        qvel = start.qvel + gain
+        lost = gain - (qvel - start.qvel)
         qpos = _advance(model, start.qpos, h * qvel)
-    return start.replace(qpos=qpos, qvel=qvel, qacc_warmstart=qacc, time=start.time + h), kept
+    return start.replace(qpos=qpos, qvel=qvel, qacc_warmstart=qacc, time=start.time + h), kept, lost
 
 
 def forward(model: mjx.Model, data: mjx.Data, iterations: int, searches: int) -> mjx.Data:

@@ -34,6 +34,7 @@ from riskppo_jax.types import Array
 
 with redirect_stdout(None):  # MJX prints a line for each part of Warp that is missing
     from mujoco import mjx
+    from mujoco.mjx._src import sensor
 
     from riskppo_jax.engines import dynamics
     from riskppo_jax.engines.capsule import exact_capsules
@@ -85,6 +86,9 @@ class MjxEngine:
         self._mjx = mjx.put_model(_prepared(model, solver), impl=impl)
         self._blank = mjx.make_data(model if impl == "jax" else self._mjx, impl=impl)
         self._frames = exact_capsules if impl == "jax" else nullcontext
+        self.contacts = len(self._blank._impl.contact.dist) if impl == "jax" else 0
+        # one more physics step, of which only what it read at its start is kept, is a forward pass
+        self._extra = settle and self._lean and model.opt.integrator == mujoco.mjtIntegrator.mjINT_EULER
 
     def init(self, qpos: Array, qvel: Array, mocap: Array | None = None, where: Array | bool = True) -> Sim:
         del where  # lanes of an accelerator are not saved by idling
@@ -106,15 +110,19 @@ class MjxEngine:
         ctrl = jnp.asarray(ctrl, float)
         shape = before.mocap.shape
         poses = jnp.broadcast_to(before.mocap if mocap is None else mocap, (self._substeps, *shape))
+        if self._extra:
+            poses = jnp.concatenate([poses, poses[-1:]])
 
-        def substep(carry, now):
+        def substep(state, now):
+            carry, lost = state
             pose, last = now
             data = self._rebuild(carry.replace(mocap=pose)).replace(ctrl=ctrl)
-            data, (derived, point) = self._advance(data, last)
-            return self._pack(data, pose, point), derived
+            data, (derived, point), lost = self._advance(data, last, lost)
+            return (self._pack(data, pose, point), lost), derived
 
-        last = np.arange(self._substeps) == self._substeps - 1
-        after, derived = jax.lax.scan(substep, before, (poses, last))
+        last = np.arange(len(poses)) == len(poses) - 1
+        lost = jnp.zeros_like(before.qvel) if self._extra else ()
+        (after, _), derived = jax.lax.scan(substep, (before, lost), (poses, last))
         derived = jax.tree.map(lambda x: x[-1], derived)
         if self._track:
             derived["moved"] = after.point - before.point
@@ -138,27 +146,39 @@ class MjxEngine:
         if self.name == "mjx" and wanted <= {*_MOTION, "cfrc_ext"}:
             return mjx.com_vel(self._mjx, mjx.com_pos(self._mjx, mjx.kinematics(self._mjx, data)))
         with self._frames():
-            return mjx.forward(self._mjx, data)
+            return dynamics.forward(self._mjx, data, *self._counts) if self._lean else mjx.forward(self._mjx, data)
 
-    def _advance(self, data: mjx.Data, last: Array) -> tuple[mjx.Data, tuple]:
-        """One physics step, with the derived fields and the tracked point it leaves behind."""
+    def _advance(self, data: mjx.Data, last: Array, lost: Array | tuple) -> tuple[mjx.Data, tuple, Array | tuple]:
+        """One physics step, with the derived fields and the tracked point it leaves behind.
+
+        A settled engine gives velocities back what rounding took from them in the substeps before: a stiff servo
+        would make much of it.
+        """
 
         def read(now, final):
             return self._derive(now, last & final), self._point(now)
 
         with self._frames():
             if self._lean:
-                data, kept = dynamics.step(self._mjx, data, *self._counts, read)
+                moved, kept, left = dynamics.step(self._mjx, data, *self._counts, read, lost if self._extra else 0.0)
+                if self._extra:
+                    lost = left
+                    stay = data.replace(qacc_warmstart=moved.qacc_warmstart)
+                    moved = jax.tree.map(lambda here, there: jnp.where(last, here, there), stay, moved)
+                data = moved
             else:
                 data = mjx.step(self._mjx, data)
                 kept = read(data, True)
-            if self._settle:
-                kept = jax.lax.cond(last, lambda: read(mjx.forward(self._mjx, data), True), lambda: kept)
+            if self._settle and not self._extra:
+                kept = jax.lax.cond(last, lambda: read(self._settled(data), True), lambda: kept)
         derived, point = kept
         state = {name: getattr(data, name).reshape(-1) for name in self._fields if name in _CARRIED}
         if self._track and self._track.field in _CARRIED:  # read before the step moved it on
             point = self._point(data)
-        return data, ({**derived, **state}, point)
+        return data, ({**derived, **state}, point), lost
+
+    def _settled(self, data: mjx.Data) -> mjx.Data:
+        return dynamics.forward(self._mjx, data, *self._counts) if self._lean else mjx.forward(self._mjx, data)
 
     def _pack(self, data: mjx.Data, mocap: Array, point: Array) -> Carry:
         return Carry(**{name: getattr(data, name) for name in _CARRIED}, mocap=mocap, point=point)
@@ -168,7 +188,15 @@ class MjxEngine:
             post = lambda d: _read(mjx.rne_postconstraint(self._mjx, d), "cfrc_ext")  # noqa: E731
             forces = jax.lax.cond(last, post, lambda d: jnp.zeros_like(_read(d, "cfrc_ext")), data)
             data = data.tree_replace({"_impl.cfrc_ext": forces})
+        if "sensordata" in self._fields and self._lean:
+            silent = lambda d: jnp.zeros_like(d.sensordata)  # noqa: E731
+            data = data.replace(sensordata=jax.lax.cond(last, self._sense, silent, data))
         return {name: _read(data, name).reshape(-1) for name in self._fields}
+
+    def _sense(self, data: mjx.Data) -> Array:
+        for stage in (sensor.sensor_pos, sensor.sensor_vel, sensor.sensor_acc):
+            data = stage(self._mjx, data)
+        return data.sensordata
 
     def _point(self, data: mjx.Data) -> Array:
         if self._track is None:

@@ -34,6 +34,7 @@ class Result:
     term_near: np.ndarray
     smooth: np.ndarray | None = None  # samples in which errors are held to the tolerance; None for all
     goal_mismatches: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+    accelerometer: np.ndarray | None = None  # its errors, where they are not part of `obs`
     passed: bool = False
     worst: list[int] = field(default_factory=list)  # samples beyond tolerance, largest error first
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import mujoco
 
+from riskppo_jax.envs.navigation.lean import slim, stand_in
 from riskppo_jax.envs.navigation.robots import GEOM, Robot
 from riskppo_jax.envs.navigation.tables import WALL, Kind, Shape, Task, columns
 
@@ -48,9 +49,11 @@ def build(robot: Robot, task: Task, engine: str = "native", scene: bool = False)
             _add_posts(spec, kind, lean)
     if scene:
         _add_scenery(spec, task)
-    if robot.floating:  # it rests on the floor at distance zero, without weight
+    if lean:
+        slim(spec, agent, task, robot.floating)
+    elif robot.floating:  # it rests on the floor at distance zero, without weight
         spec.add_exclude(bodyname1="world", bodyname2="agent")
-    _add_pairs(spec, robot_geoms(agent), task)
+    _add_pairs(spec, robot_geoms(agent), task, lean)
     _add_sensors(spec, robot, task, robot_geoms(agent))
     return spec.compile()
 
@@ -140,10 +143,7 @@ def _add_driven(spec: mujoco.MjSpec, kind: Kind) -> None:
 
 
 def _add_posts(spec: mujoco.MjSpec, kind: Kind, lean: bool) -> None:
-    shape, drop = kind.shape, 0.0
-    if lean and shape.geom == "cylinder":
-        # MJX has no cylinder against box. Robot and box cannot tilt and are felt around this height
-        shape, drop = Shape("sphere", shape.size[:1], shape.height, shape.rgba, shape.density), shape.height - 0.1
+    shape, drop = stand_in(kind.shape) if lean else (kind.shape, 0.0)
     for name in kind.names:
         body = spec.worldbody.add_body(name=name, mocap=True, pos=(0.0, 0.0, shape.height))
         _geom(body, name, shape, pos=(0.0, 0.0, -drop))
@@ -168,7 +168,7 @@ def _add_scenery(spec: mujoco.MjSpec, task: Task) -> None:
     spec.body("agent").add_camera(name="track", mode=track, pos=(0.0, -2.0, 2.0), quat=tilt)
 
 
-def _add_pairs(spec: mujoco.MjSpec, robot: list, task: Task) -> None:
+def _add_pairs(spec: mujoco.MjSpec, robot: list, task: Task, lean: bool) -> None:
     """Box against box as soft as in the original, whose MuJoCo reported half the depth of such contacts.
 
     Half the depth `d` enters the constraint as a reference `k d / 2` and an impedance at `d / 2`. The same comes out
@@ -179,7 +179,7 @@ def _add_pairs(spec: mujoco.MjSpec, robot: list, task: Task) -> None:
     boxes = [(thing, geoms) for thing, geoms in boxes if geoms]
     pairs = [pair for _, geoms in boxes for pair in product([g for g in robot if g.type == GEOM["box"]], geoms)]
     for (_, first), (_, second) in combinations(boxes, 2):
-        pairs += product(first, second)
+        pairs += [] if lean else product(first, second)
     time = 0.02
     for a, b in pairs:
         spec.add_pair(
