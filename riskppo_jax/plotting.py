@@ -269,6 +269,7 @@ def _price(axis, steps: np.ndarray, lam: np.ndarray) -> None:
 
 
 def _law(axis, samples: np.ndarray, threshold: float, quantile, minus_t, risk, name: str) -> None:
+    samples = np.asarray(samples)[np.isfinite(samples)]
     if len(samples):
         axis.hist(samples, bins=80, density=True, color=SKY, alpha=0.6, lw=0)
     axis.axvline(threshold, color=_GREY, ls="--", label=f"limit $c$ = {threshold:.4g}")

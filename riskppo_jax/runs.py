@@ -106,7 +106,7 @@ def read_run(folder: str | Path, name: str | None = None, summary: Mapping[str, 
         tuple(
             Lane(
                 i,
-                found,
+                _numbers(found),
                 [point for point in points if int(point.get("sweep/lane", 0)) == i],
                 _own_samples(samples, i) if sweep or any("/" in key for key in samples) else samples,
             )
@@ -193,6 +193,19 @@ def _short(traits: dict[str, dict[str, Any]], varying: list[str]):
             columns[name] = values
     varying[:] = list(columns)
     return traits.items()
+
+
+def _numbers(found: Mapping[str, Any]) -> dict[str, Any]:
+    """A lane's results with NaN where JSON had to say null: a policy that diverged has risks nobody knows."""
+
+    def mended(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: mended(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [mended(item) for item in value]
+        return float("nan") if value is None else value
+
+    return {key: mended(value) if key in ("constraints", "eval") else value for key, value in found.items()}
 
 
 def _is_run(folder: Path) -> bool:

@@ -145,6 +145,39 @@ def test_a_run_in_progress_has_a_page_too(tmp_path):
     assert "has not been evaluated yet" in (tmp_path / "young" / "report.html").read_text()
 
 
+def spoil(run, change):
+    """Changes the first lane of a summary."""
+    summary = json.loads((run / "summary.json").read_text())
+    change(summary["lanes"][0])
+    (run / "summary.json").write_text(json.dumps(summary))
+    return run
+
+
+def test_a_diverged_lane_is_shown_as_one(tmp_path):
+    def diverge(lane):
+        lane["diverged"] = True
+        lane["eval"] |= {"reward_mean": None, "reward_std": None}
+        lane["constraints"][0] |= {"risk_value": None, "risk_value_ci": [None, None], "quantile": None, "lam": None}
+
+    run = spoil(fake_run(tmp_path / "run", betas=(0.3,), seeds=2), diverge)
+    assert main(["report", str(run)]) == 0 and main(["plot", str(run), "--formats", "png"]) == 0
+    text = (run / "report.html").read_text()
+    assert "Not known" in text and "The run diverged" in text and "NaN" not in text.split('id="data"')[1].split("<")[0]
+
+
+def test_several_constraints_and_levels(tmp_path):
+    def add(lane):
+        first = lane["constraints"][0]
+        risk = {"name": "spectral", "kappas": [0.5, 0.5], "betas": [0.1, 1.0]}
+        lane["constraints"].append(first | {"name": "cost", "risk": risk, "t": [-0.3, -0.1], "quantile": [0.3, 0.1]})
+
+    run = spoil(fake_run(tmp_path / "run", betas=(0.3,), seeds=1), add)
+    assert main(["report", str(run)]) == 0 and main(["plot", str(run), "--formats", "png"]) == 0
+    text = (run / "report.html").read_text()
+    assert "level by level: 0.3 / 0.3, 0.1 / 0.1" in text and "<h3>cost: Spectral" in text
+    assert (run / "figures" / "overview_cost.png").exists()
+
+
 def test_the_page_needs_no_network(page):
     text = page.read_text()
     assert not re.search(r"(src|href)=[\"'](?!data:|#)", text) and "http" not in text and "@import" not in text

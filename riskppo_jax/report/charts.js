@@ -24,6 +24,8 @@ function safe(text) {
 }
 
 function chart(figure, spec) {
+  const known = list => (list || []).filter(s => s.at !== null && Number.isFinite(s.at));
+  spec.across = known(spec.across); spec.down = known(spec.down);
   const lines = spec.lines || [], bands = spec.bands || [], points = spec.points || [], bars = spec.bars;
   const xs = [], ys = [];
   lines.forEach(s => { xs.push(...s.x); ys.push(...s.y); });

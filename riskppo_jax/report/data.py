@@ -132,7 +132,8 @@ def _thin(steps: np.ndarray, **columns: np.ndarray) -> dict[str, list[float]]:
 
 
 def _histogram(samples: np.ndarray | None, threshold: float) -> dict[str, list[float]] | None:
-    if samples is None or not len(samples):
+    samples = np.zeros(0) if samples is None else samples[np.isfinite(samples)]
+    if not len(samples):
         return None
     low, high = np.quantile(samples, [0.0005, 0.9995])
     low, high = min(low, threshold), max(high, threshold)

@@ -50,7 +50,7 @@ function frontier() {
   const points = DATA.lanes.flatMap((lane, i) => {
     const c = lane.constraints[Math.min(constraint, lane.constraints.length - 1)];
     const x = axis === "risk" ? (c ? c.risk : null) : lane.point[axis];
-    if (x === null || x === undefined || lane.reward === null || typeof x !== "number") return [];
+    if (typeof x !== "number" || lane.reward === null) return [];
     if (axis === "risk") limits.add(c.threshold);
     return [{x, y: lane.reward, xs: axis === "risk" ? c.ci : undefined, big: i === chosen, pick: () => choose(i),
       ys: [lane.reward - lane.reward_std, lane.reward + lane.reward_std], color: PALETTE[keys.indexOf(group(lane)) % PALETTE.length],

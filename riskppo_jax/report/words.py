@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from riskppo_jax.evaluation import TOLERANCE
 
 # risk measure -> symbol and a phrase that completes "... of what happens in a step"; parameters in braces
@@ -69,6 +71,8 @@ def verdict(c: Mapping[str, Any]) -> Verdict:
     scale = abs(limit) or 1.0
     name = plain_symbol(c["risk"])
     interval = f"{name} is {risk:.4g}, 95% interval {low + 0.0:.4g} to {high + 0.0:.4g}, limit {limit:g}"
+    if not np.all(np.isfinite([risk, low, high])):
+        return Verdict("broken", "Not known: the evaluation gave no finite number", [interval, _slackness(c, scale)])
     if high <= limit:
         mark, head = "kept", "Kept: the whole interval lies at or below the limit"
     elif risk <= limit:
@@ -97,6 +101,8 @@ def _follows(c: Mapping[str, Any], scale: float) -> str:
 def _slackness(c: Mapping[str, Any], scale: float) -> str:
     slack, lam = c["threshold"] - c["risk_value"], c["lam"]
     product = f"lambda = {lam:.4g}, slack = {slack:.4g}, product {lam * slack:.3g}"
+    if not np.isfinite(lam * slack):
+        return f"complementary slackness cannot be judged ({product})"
     if lam < 1e-3:
         met = "complementary slackness holds: the constraint costs nothing" if slack >= 0 else (
             "lambda has not answered to the violation yet")  # fmt: skip
