@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from riskppo_jax import grid, sgda
 from riskppo_jax.config import Layout, PPOHypers, check_ppo_hypers
@@ -13,6 +14,7 @@ from riskppo_jax.engines.base import resolve
 from riskppo_jax.envs.base import Env
 from riskppo_jax.envs.registry import list_envs, make_env
 from riskppo_jax.errors import UserError
+from riskppo_jax.parallel import ENVS, LANES, SpreadEnv, make_mesh
 from riskppo_jax.risk import oce
 from riskppo_jax.risk.lagrangian import Constraint, Problem
 from riskppo_jax.risk.utility import Utility
@@ -20,6 +22,7 @@ from riskppo_jax.scheme import Scheme
 from riskppo_jax.settings import Settings
 from riskppo_jax.train import Hypers, Trainer, make_train
 
+SHARDS = ("auto", LANES, ENVS, "none")
 MODES = ("auto", "vmap", "map")  # how the lanes of a sweep are run
 _BELOW = {
     "lam_step": 0.0, "t_step": 0.0, "lam_gain": 0.0, "lam_damping": 0.0, "slack_clip": 0.0, "gain_clip": 0.0,
@@ -40,6 +43,7 @@ class Job(NamedTuple):
     chunk: int  # iterations between two of them
     point: grid.Point = {}  # noqa: RUF012  # the swept settings' values, in a lane of a sweep
     lanes: tuple["Job", ...] = ()  # of a sweep, each a single run's job with the same environment and trainer
+    mesh: Mesh | None = None  # devices that the lanes, or the environments, are spread over
 
     def evaluates(self, iterations: int) -> bool:
         """Whether the policy is evaluated after so many iterations: about `eval.points` times, evenly."""
@@ -58,10 +62,38 @@ def build(settings: Settings) -> Job:
     _numbers(base)
     env = _env(base, engine)
     hypers = _hypers(base, env)
-    trainer = make_train(env, layout, hypers.problem, rule, scheme)
+    mesh = _mesh(settings, len(points))
+    spread = SpreadEnv(env, mesh) if mesh and mesh.axis_names == (ENVS,) else env
+    trainer = make_train(spread, layout, hypers.problem, rule, scheme)
     chunks, chunk = plan(settings.total_steps, trainer.steps_per_iteration, settings.log.every)
-    job = Job(settings, engine, env, layout, trainer, hypers, chunks, chunk)
+    job = Job(settings, engine, env, layout, trainer, hypers, chunks, chunk, mesh=mesh)
     return job._replace(lanes=tuple(_lanes(job, points)))
+
+
+def _mesh(settings: Settings, lanes: int) -> Mesh | None:
+    """The devices a run is spread over; None for one."""
+    if settings.shard not in SHARDS:
+        raise UserError(f"shard={settings.shard}: accepts {', '.join(SHARDS)}")
+    there = jax.device_count()
+    if not 0 <= settings.devices <= there:
+        raise UserError(f"devices={settings.devices}: accepts 1 to {there}, or 0 for all")
+    count = settings.devices or there
+    if settings.shard == LANES and not lanes:
+        raise UserError("shard=lanes: accepts a sweep; a single run accepts envs or none")
+    if settings.shard == ENVS and lanes:
+        raise UserError("shard=envs: accepts a single run; a sweep accepts lanes or none")
+    if settings.shard == "none" and jax.process_count() > 1:
+        raise UserError("shard=none: accepts one process; several accept lanes (a sweep) or envs (a single run)")
+    if count == 1 or settings.shard == "none":
+        return None
+    if jax.process_count() > 1 and count != there:
+        raise UserError(f"devices={settings.devices}: several processes accept 0, all {there} devices")
+    axis, size = (LANES, lanes) if lanes else (ENVS, settings.layout.num_envs)
+    if size % count:
+        what = f"sweep: {size} lanes" if lanes else f"layout.num_envs={size}"
+        raise UserError(f"{what} do not divide over {count} devices; accepts a multiple of {count}, another devices=N "
+                        "or shard=none")  # fmt: skip
+    return make_mesh(axis, count)
 
 
 def _lanes(job: Job, points: Sequence[grid.Point]) -> Iterator[Job]:

@@ -17,6 +17,7 @@ from riskppo_jax import evaluation
 from riskppo_jax.build import Job
 from riskppo_jax.errors import UserError
 from riskppo_jax.evaluation import EVALUATION_SEED, Evaluation
+from riskppo_jax.parallel import lanes_apart, put, spread_state
 from riskppo_jax.train import Hypers, RunState, Trainer, scan_steps
 from riskppo_jax.types import Key, Metrics, PyTree
 
@@ -46,10 +47,54 @@ def inputs(job: Job) -> tuple[Key, Hypers]:
 
 def programs(job: Job, way: Way) -> tuple[Callable, Callable]:
     """`init(keys, hypers)` and a chunk of steps `(states, hypers) -> (states, metrics)`, not compiled yet."""
-    chunk = scan_steps(job.trainer, job.chunk)
-    if not job.lanes:
-        return job.trainer.init, chunk
-    return over_lanes(job.trainer.init, way), over_lanes(chunk, way)
+    pair = job.trainer.init, scan_steps(job.trainer, job.chunk)
+    if job.lanes:
+        pair = over_lanes(pair[0], way), over_lanes(pair[1], way)
+        if job.mesh:
+            pair = lanes_apart(pair[0], job.mesh), lanes_apart(pair[1], job.mesh)
+    return pair
+
+
+class Runner:
+    """The programs of a run, compiled for where its state lives; a state goes in and out, nothing stays."""
+
+    def __init__(self, job: Job, way: Way):
+        self._init, self._chunk = programs(job, way)
+        self._inputs = inputs(job)
+        self._spread = spread_state(jax.eval_shape(self._init, *self._inputs), job.mesh) if job.mesh else None
+        self._run: Callable | None = None
+        if self._spread:
+            self._inputs = jax.tree.map(lambda x: put(jnp.asarray(x), self._spread.inputs), self._inputs)
+
+    def start(self) -> RunState:
+        """The state before the first step."""
+        if not self._spread:
+            return jax.jit(self._init)(*self._inputs)
+        with jax.set_mesh(self._spread.mesh):
+            return jax.jit(self._init, out_shardings=self._spread.state)(*self._inputs)
+
+    def put(self, state: RunState) -> RunState:
+        """A restored state, where the program wants it."""
+        return self._spread.put(state) if self._spread else state
+
+    def fetch(self, state: RunState) -> RunState:
+        """The state as this process alone can use it; all processes must ask together."""
+        return self._spread.fetch(state) if self._spread else state
+
+    def compile(self, state: RunState) -> None:
+        """Compiles the chunk; `state` gives the shapes."""
+        if not self._spread:
+            self._run = jax.jit(self._chunk, donate_argnums=0).lower(state, self._inputs[1]).compile()
+            return
+        out = (self._spread.state, self._spread.everywhere)
+        with jax.set_mesh(self._spread.mesh):
+            chunk = jax.jit(self._chunk, donate_argnums=0, out_shardings=out)
+            self._run = chunk.lower(state, self._inputs[1]).compile()
+
+    def __call__(self, state: RunState) -> tuple[RunState, dict[str, np.ndarray]]:
+        """The next chunk: the state afterwards (the one given is gone) and its metrics on the host."""
+        state, metrics = self._run(state, self._inputs[1])
+        return state, jax.tree.map(lambda x: np.asarray(x.addressable_data(0)), metrics)
 
 
 def stack(trees: Sequence[PyTree]) -> PyTree:

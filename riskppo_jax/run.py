@@ -10,15 +10,17 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import yaml
 
-from riskppo_jax import checkpoint, grid, lanes, results
+from riskppo_jax import checkpoint, distributed, grid, lanes, results
 from riskppo_jax.build import Job, build
 from riskppo_jax.display import Display, SweepDisplay
 from riskppo_jax.errors import UserError
@@ -30,7 +32,8 @@ from riskppo_jax.traps import Watch
 from riskppo_jax.writers import JsonLines, extra_writers, reduce_chunk
 
 # settings a run may change when it goes on: they do not touch what was computed so far
-_FREE = ("output", "resume", "report", "total_steps", "log.", "checkpoint.", "eval.", "sweep.mode", "sweep.batch")
+_FREE = ("output", "resume", "report", "total_steps", "log.", "checkpoint.", "eval.")
+_FREE += ("sweep.mode", "sweep.batch", "shard", "devices", "distributed.")  # where and how, not what
 
 
 class Progress(NamedTuple):
@@ -44,34 +47,41 @@ class Progress(NamedTuple):
 
 
 def train(settings: Settings) -> int:
-    """Trains, evaluates, and fills the run directory; returns the exit code."""
+    """Trains, evaluates, and fills the run directory; returns the exit code.
+
+    Where several processes run this together, process 0 alone speaks and writes.
+    """
     began = time.monotonic()
+    distributed.start(settings)
     job = build(settings)
-    folder = Path(settings.output)
+    folder, leads = Path(settings.output), distributed.leads()
     try:
-        resumed = prepare(settings, folder)
-        state, progress = _start(job, folder) if resumed else (None, Progress())
-        diverged = state is not None and _still(state.bad_streak).all()
-        ended = progress.iterations + job.chunk > job.chunks * job.chunk or diverged
-        if ended and (folder / "summary.json").exists():
-            print(f"{folder} is finished: {progress.iterations * job.trainer.steps_per_iteration:,} steps")
+        state, progress, finished = _enter(job, folder)
+        if finished:
+            if leads:
+                print(f"{folder} is finished: {progress.iterations * job.trainer.steps_per_iteration:,} steps")
             return 0
         earlier = progress.wall_seconds - began
         clock = lambda: earlier + time.monotonic()  # noqa: E731  # time spent on this run, by all its processes
         way = choose_way(job)
-        names = [constraint.name for constraint in job.hypers.problem.constraints]
-        what = f"{len(job.lanes)} lanes" if job.lanes else f"seed {settings.seed}"
-        title = f"{settings.env['id']} {settings.algo} {what} on {job.engine}"
-        kind = partial(SweepDisplay, [lane.point for lane in job.lanes]) if job.lanes else Display
-        with kind(title, names, job.chunks, job.chunk * job.trainer.steps_per_iteration) as display:
-            display.say(f"{title}, into {folder}" + (f", from iteration {progress.iterations}" if resumed else ""))
-            if job.lanes:
-                display.say(announce(job, way))
+        with _display(job) if leads else nullcontext() as display:
+            if display:
+                again = f", from iteration {progress.iterations}" if progress.iterations else ""
+                display.say(f"{_title(job)}, into {folder}{again}")
+                if job.lanes:
+                    display.say(announce(job, way))
             state, progress, code = _loop(job, folder, state, progress, display, clock, way)
         if code:
-            print(f"stopped; go on with: riskppo train resume=true output={folder}", flush=True)
+            if leads:
+                print(f"stopped; go on with: riskppo train resume=true output={folder}", flush=True)
             return code
-        return results.finish(job, folder, state, progress, clock, way)
+        return results.finish(job, folder, state, progress, clock, way) if leads else 0
+    except jax.errors.JaxRuntimeError as error:
+        if distributed.count() == 1:
+            raise
+        why = distributed.first_line(error)
+        distributed.give_up(f"a process of this run was lost ({why}); the newest checkpoint is kept, go on with: "
+                            f"riskppo train resume=true output={folder}")  # fmt: skip
     except KeyboardInterrupt:
         print(f"\ninterrupted; go on with: riskppo train resume=true output={folder}", flush=True)
         return 130
@@ -81,6 +91,42 @@ def train(settings: Settings) -> int:
         kept = checkpoint.steps(folder / "checkpoints")
         hint = f"checkpoint {kept[-1].name} is intact, resume=true goes on from it" if kept else "nothing was saved"
         raise UserError(f"output={folder}: no space left on the disk; accepts a folder with room ({hint})") from error
+
+
+def _enter(job: Job, folder: Path) -> tuple[RunState | None, Progress, bool]:
+    """Where the run stands, and whether it is finished; process 0 looks into the directory for all."""
+    state, progress, finished, refusal = None, Progress(), False, None
+    if distributed.leads():
+        try:
+            if prepare(job.settings, folder):
+                state, progress = _start(job, folder)
+            diverged = state is not None and _still(state.bad_streak).all()
+            ended = progress.iterations + job.chunk > job.chunks * job.chunk or diverged
+            finished = bool(ended) and (folder / "summary.json").exists()
+        except (UserError, OSError) as error:
+            refusal = error
+    refused, held, iterations, over = distributed.agree(
+        refusal is not None, state is not None, progress.iterations, finished
+    )
+    if refusal:
+        raise refusal
+    if refused:
+        raise UserError("process 0 refused this run; its own line says why")
+    if held and distributed.count() > 1:
+        state = distributed.from_leader(_blank(job) if state is None else state)
+    return state, progress._replace(iterations=iterations), bool(over)
+
+
+def _display(job: Job) -> Display | SweepDisplay:
+    names = [constraint.name for constraint in job.hypers.problem.constraints]
+    kind = partial(SweepDisplay, [lane.point for lane in job.lanes]) if job.lanes else Display
+    return kind(_title(job), names, job.chunks, job.chunk * job.trainer.steps_per_iteration)
+
+
+def _title(job: Job) -> str:
+    what = f"{len(job.lanes)} lanes" if job.lanes else f"seed {job.settings.seed}"
+    where = f"{job.engine}, {job.mesh.size} devices" if job.mesh else job.engine
+    return f"{job.settings.env['id']} {job.settings.algo} {what} on {where}"
 
 
 def prepare(settings: Settings, folder: Path) -> bool:
@@ -121,7 +167,9 @@ def restore_run(folder: Path, lane: int | None = None) -> tuple[Job, RunState, P
       folder: the run directory.
       lane: of a sweep the one wanted, as the job and the state of a single run; None is the whole, stacked.
     """
-    job = build(from_dict(read_config(folder)))
+    settings = from_dict(read_config(folder))
+    settings.shard, settings.devices = "none", 0  # wherever it was trained, it is looked at here
+    job = build(settings)
     count = len(job.lanes) or 1
     if lane is not None and not 0 <= lane < count:
         raise UserError(f"lane={lane}: {folder} accepts lanes from 0 to {count - 1}")
@@ -137,13 +185,24 @@ def _start(job: Job, folder: Path) -> tuple[RunState | None, Progress]:
     newest = checkpoint.latest(folder / "checkpoints")
     if newest is None:
         return None, Progress()
-    like = jax.eval_shape(lanes.programs(job, Way())[0], *lanes.inputs(job))
     notes = checkpoint.read_meta(newest)["notes"]
     try:
         progress = Progress(**notes)
     except TypeError:
         raise UserError(f"{newest} is not a checkpoint of a run; resume accepts those that train wrote") from None
-    return checkpoint.restore(newest, like), progress
+    return checkpoint.restore(newest, _shapes(job)), progress
+
+
+def _shapes(job: Job) -> RunState:
+    """What the state of this run looks like, on however many devices."""
+    plain = job._replace(mesh=None)
+    return jax.eval_shape(lanes.programs(plain, Way())[0], *lanes.inputs(plain))
+
+
+def _blank(job: Job) -> RunState:
+    keys = lambda x: jnp.issubdtype(x.dtype, jax.dtypes.prng_key)  # noqa: E731
+    blank = lambda x: jax.random.split(jax.random.key(0), x.shape) if keys(x) else jnp.zeros(x.shape, x.dtype)  # noqa: E731
+    return jax.tree.map(blank, _shapes(job))
 
 
 def _loop(
@@ -151,64 +210,95 @@ def _loop(
     folder: Path,
     state: RunState | None,
     progress: Progress,
-    display: Display | SweepDisplay,
+    display: Display | SweepDisplay | None,
     clock: Callable[[], float],
     way: Way,
 ) -> tuple[RunState, Progress, int]:
     """Runs the chunks that are left; returns the state, and an exit code where a signal ended it early."""
-    log = JsonLines(folder / "metrics.jsonl", progress.log_bytes, progress.log_lines)
-    writers = [log, *extra_writers(job.settings, folder)]
-    keys, hypers = lanes.inputs(job)
-    init, chunk = lanes.programs(job, way)
-    if state is None:
-        state = jax.jit(init)(keys, hypers)
+    runner = lanes.Runner(job, way)
+    state = runner.start() if state is None else runner.put(state)
     total, per = job.chunks * job.chunk, job.trainer.steps_per_iteration
-    spent, saved_at, keep = progress.train_seconds, time.monotonic(), job.settings.checkpoint.keep
-    still = _still(state.bad_streak)
-    watch = Watch([constraint.name for constraint in job.hypers.problem.constraints], job.chunks)
+    spent, saved_at, iterations = progress.train_seconds, time.monotonic(), progress.iterations
+    still = _still(runner.fetch(state).bad_streak)
+    record = _Record(job, folder, progress, display, clock) if display else None
 
     def save() -> Progress:
-        size = log.sync()  # before the checkpoint that speaks of it
-        reached = Progress(iterations, size, log.lines, spent, clock())
-        _save(folder / "checkpoints" / f"{iterations:09d}", state, reached, keep)
-        return reached
+        held = runner.fetch(state)
+        return record.save(held, iterations, spent) if record else Progress(iterations)
 
     with _Signals() as signals:
-        run = jax.jit(chunk, donate_argnums=0).lower(state, hypers).compile()
-        iterations = progress.iterations
-        while iterations + job.chunk <= total and not signals.received and not still.all():
+        runner.compile(state)
+        stop = 0
+        while iterations + job.chunk <= total and not stop and not still.all():
             chunk_began = time.monotonic()
-            state, metrics = run(state, hypers)
-            metrics = jax.device_get(metrics)
+            state, metrics = runner(state)
             now = time.monotonic()
             spent, iterations = spent + now - chunk_began, iterations + job.chunk
-            points = [reduce_chunk(own) for own in ([metrics] if not job.lanes else _by_lane(metrics))]
-            evaluated = results.evaluation_points(job, state, way) if job.evaluates(iterations) else [{}] * len(points)
-            for i, point in enumerate(points):
-                point["perf/steps_per_second"] = job.chunk * per / (now - chunk_began)
-                point |= evaluated[i]
-                point["perf/wall_seconds"] = clock()
-                if job.lanes:
-                    point["sweep/lane"] = i
-                if not still[i]:  # a lane that stood still before this chunk has nothing new to tell
-                    for writer in writers:
-                        writer.write(point)
-            display.show(points if job.lanes else points[0])
+            held = runner.fetch(state) if job.evaluates(iterations) else None
             stopped = _still(metrics["train/bad_streak"][..., -1])
-            for i in np.flatnonzero(stopped & ~still) if job.lanes else ():
-                where = grid.describe(job.lanes[i].point)
-                display.say(f"lane {i} ({where}) diverged; it stands still, the others go on")
-            for i, point in enumerate(points):
-                for trap in watch.see(point, i) if not still[i] else ():
-                    display.say(f"warning: lane {i}: {trap}" if job.lanes else f"warning: {trap}")
+            if record:
+                evaluated = results.evaluation_points(job, held, way) if held else None
+                record.write(metrics, evaluated, job.chunk * per / (now - chunk_began), still, stopped)
+            del held
             still = stopped
-            if now - saved_at >= job.settings.checkpoint.seconds:
+            due = now - saved_at >= job.settings.checkpoint.seconds
+            stop, due = distributed.agree(signals.received, due and record is not None)
+            if due:
                 progress, saved_at = save(), time.monotonic()
         if iterations > progress.iterations:
             progress = save()
-    for writer in writers:
-        writer.close()
-    return state, progress, 128 + signals.received if signals.received else 0
+    if record:
+        record.close()
+    return runner.fetch(state), progress, 128 + stop if stop else 0
+
+
+class _Record:
+    """What a run writes and shows between chunks; the business of process 0."""
+
+    def __init__(self, job: Job, folder: Path, progress: Progress, display: Display, clock: Callable[[], float]):
+        self._job, self._folder, self._display, self._clock = job, folder, display, clock
+        self._log = JsonLines(folder / "metrics.jsonl", progress.log_bytes, progress.log_lines)
+        self._writers = [self._log, *extra_writers(job.settings, folder)]
+        self._watch = Watch([constraint.name for constraint in job.hypers.problem.constraints], job.chunks)
+
+    def write(
+        self,
+        metrics: dict[str, np.ndarray],
+        evaluated: list[dict[str, float]] | None,
+        rate: float,
+        still: np.ndarray,
+        stopped: np.ndarray,
+    ) -> None:
+        """One log point of every lane; `still` had diverged before this chunk, `stopped` after it."""
+        lanes_ = self._job.lanes
+        points = [reduce_chunk(own) for own in (_by_lane(metrics) if lanes_ else [metrics])]
+        for i, point in enumerate(points):
+            point["perf/steps_per_second"] = rate
+            point |= evaluated[i] if evaluated else {}
+            point["perf/wall_seconds"] = self._clock()
+            if lanes_:
+                point["sweep/lane"] = i
+            if not still[i]:  # a lane that stood still before this chunk has nothing new to tell
+                for writer in self._writers:
+                    writer.write(point)
+        self._display.show(points if lanes_ else points[0])
+        for i in np.flatnonzero(stopped & ~still) if lanes_ else ():
+            where = grid.describe(lanes_[i].point)
+            self._display.say(f"lane {i} ({where}) diverged; it stands still, the others go on")
+        for i, point in enumerate(points):
+            for trap in self._watch.see(point, i) if not still[i] else ():
+                self._display.say(f"warning: lane {i}: {trap}" if lanes_ else f"warning: {trap}")
+
+    def save(self, state: RunState, iterations: int, spent: float) -> Progress:
+        size = self._log.sync()  # before the checkpoint that speaks of it
+        reached = Progress(iterations, size, self._log.lines, spent, self._clock())
+        path = self._folder / "checkpoints" / f"{iterations:09d}"
+        _save(path, state, reached, self._job.settings.checkpoint.keep)
+        return reached
+
+    def close(self) -> None:
+        for writer in self._writers:
+            writer.close()
 
 
 def _still(bad_streak: Any) -> np.ndarray:

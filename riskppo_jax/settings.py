@@ -75,6 +75,14 @@ class SweepSettings:
 
 
 @dataclass
+class DistributedSettings:
+    coordinator: str | None = None  # HOST:PORT of process 0; nothing is needed inside a SLURM step
+    processes: int | None = None
+    rank: int | None = None
+    timeout: float = 60.0  # seconds to wait for the others
+
+
+@dataclass
 class Settings:
     """Everything a run is made from; `config.yaml` in its directory is this, resolved."""
 
@@ -99,6 +107,9 @@ class Settings:
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     eval: EvalSettings = field(default_factory=EvalSettings)
     sweep: SweepSettings = field(default_factory=SweepSettings)
+    shard: str = "auto"  # over several devices: lanes of a sweep, envs of a single run, none
+    devices: int = 0  # how many; 0 is all
+    distributed: DistributedSettings = field(default_factory=DistributedSettings)
 
 
 def conf_dir() -> Path:
@@ -233,7 +244,7 @@ def _known_choice(key: str, group: str, text: str) -> None:
 
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word",
-          float | None: "a number or null", str | None: "a path"}  # fmt: skip
+          float | None: "a number or null", str | None: "a path", int | None: "a whole number"}  # fmt: skip
 
 
 def _refused(error: Exception, words: Sequence[str]) -> UserError:

@@ -1,5 +1,7 @@
 """A grid in one program: every lane has the numbers of the single run with its settings."""
 
+import contextlib
+import io
 import json
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import yaml
 from tabular_cli import TINY, make
 
 import riskppo_jax as rp
-from riskppo_jax import grid
+from riskppo_jax import grid, run
 from riskppo_jax.cli import main
 from riskppo_jax.config import Layout
 from riskppo_jax.errors import UserError
@@ -23,18 +25,23 @@ from riskppo_jax.train import make_train, scan_steps
 
 RUN = [*TINY, "total_steps=256", "eval.points=2"]
 GRID = ["sweep.beta=[0.3,1.0]", "sweep.seed=2"]
+BROKEN = "sweep.ppo.value_coef=[0.5,1e39]"  # every other lane diverges: its loss is infinite in float32
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "grid"
-    assert main(["train", *RUN, *GRID, f"output={path}", "sweep.mode=map"]) == 0
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        code = main(["train", *RUN, *GRID, BROKEN, f"output={path}", "sweep.mode=map"])
+    assert code == 1  # some lanes diverged
+    (path / "said.txt").write_text(said.getvalue())
     return path
 
 
 @pytest.fixture(scope="module")
 def single(tmp_path_factory):
-    """What is lane 3 of the grid, by itself."""
+    """What is lane 6 of the grid, by itself."""
     path = tmp_path_factory.mktemp("runs") / "single"
     assert main(["train", *RUN, "risk.beta=1.0", "seed=1", f"output={path}"]) == 0
     return path
@@ -47,14 +54,14 @@ def points(folder: Path, lane: int | None = None) -> list[dict]:
 
 
 def test_a_lane_is_the_single_run_bit_for_bit(folder, single):
-    assert points(folder, 3) == points(single)
+    assert points(folder, 6) == points(single)
     ours, theirs = (json.loads((path / "summary.json").read_text()) for path in (folder, single))
-    lane, (alone,) = ours["lanes"][3], theirs["lanes"]
+    lane, (alone,) = ours["lanes"][6], theirs["lanes"]
     assert {name: value for name, value in lane.items() if name != "point"} == alone
     with np.load(folder / "samples.npz") as grid, np.load(single / "samples.npz") as own:
-        assert all(np.array_equal(grid[f"lane3/{name}"], own[name]) for name in own.files)
-        assert len(grid.files) == 4 * len(own.files)
-    job, state, _ = restore_run(folder, lane=3)
+        assert all(np.array_equal(grid[f"lane6/{name}"], own[name]) for name in own.files)
+        assert len(grid.files) == 8 * len(own.files)
+    job, state, _ = restore_run(folder, lane=6)
     other, same, _ = restore_run(single, lane=0)
     assert words(state) == words(same)
     assert job.settings.seed == other.settings.seed == 1 and job.hypers == other.hypers
@@ -62,21 +69,33 @@ def test_a_lane_is_the_single_run_bit_for_bit(folder, single):
 
 def test_the_directory_of_a_sweep(folder):
     summary = json.loads((folder / "summary.json").read_text())
-    expected = [{"risk.beta": beta, "seed": seed} for beta in (0.3, 1.0) for seed in (0, 1)]
-    assert [lane["point"] for lane in summary["lanes"]] == expected and summary["env_steps"] == 256
-    assert [lane["seed"] for lane in summary["lanes"]] == [0, 1, 0, 1]
-    assert [lane["constraints"][0]["risk"]["beta"] for lane in summary["lanes"]] == [0.3, 0.3, 1.0, 1.0]
-    config = yaml.safe_load((folder / "config.yaml").read_text())
-    assert config["sweep"]["grid"] == {"risk.beta": [0.3, 1.0], "seed": [0, 1]} and config["sweep"]["mode"] == "map"
+    expected = [{"risk.beta": beta, "seed": seed, "ppo.value_coef": coef}
+                for beta in (0.3, 1.0) for seed in (0, 1) for coef in (0.5, 1e39)]  # fmt: skip
+    lanes = summary["lanes"]
+    assert [lane["point"] for lane in lanes] == expected and summary["env_steps"] == 256
+    assert [lane["seed"] for lane in lanes] == [0, 0, 1, 1] * 2
+    assert [lane["constraints"][0]["risk"]["beta"] for lane in lanes] == [0.3] * 4 + [1.0] * 4
+    config = yaml.safe_load((folder / "config.yaml").read_text())["sweep"]
+    assert config["grid"] == {"risk.beta": [0.3, 1.0], "seed": [0, 1], "ppo.value_coef": [0.5, 1e39]}
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert [line["sweep/lane"] for line in lines] == [0, 1, 2, 3] * 4
-    assert sum("eval/reward" in line for line in lines) == 8
-    run = read_run(folder)
-    assert [lane.point for lane in run.lanes] == expected and all(len(lane.points) == 4 for lane in run.lanes)
+    assert [line["sweep/lane"] for line in lines[:8]] == list(range(8))
+    lanes = read_run(folder).lanes
+    assert [lane.point for lane in lanes] == expected
+    assert [sum("eval/reward" in point for point in lane.points) for lane in lanes] == [2, 1] * 4
     _, state, _ = restore_run(folder)
-    assert state.env_steps.tolist() == [256] * 4
-    with pytest.raises(UserError, match="lanes from 0 to 3"):
-        restore_run(folder, lane=4)
+    assert state.env_steps.tolist() == [256, 96] * 4
+    with pytest.raises(UserError, match="lanes from 0 to 7"):
+        restore_run(folder, lane=8)
+
+
+def test_lanes_that_diverge_stand_still_and_the_others_go_on(folder):
+    said = (folder / "said.txt").read_text()
+    assert "lane 1 (risk.beta=0.3 seed=0 ppo.value_coef=1e+39) diverged; it stands still" in said
+    assert "diverged in lanes 1, 3, 5, 7" in said and "lane 0 (" not in said
+    summary = json.loads((folder / "summary.json").read_text())
+    assert [lane["diverged"] for lane in summary["lanes"]] == [False, True] * 4
+    assert [len(points(folder, i)) for i in range(8)] == [4, 2] * 4
+    assert points(folder, 0)[-1]["train/env_steps"] == 256
 
 
 def test_one_line_says_what_fits_before_compiling(capsys, tmp_path, monkeypatch):
@@ -92,20 +111,33 @@ def test_a_finished_sweep_stays_finished(folder, capsys):
 
 
 def test_another_grid_does_not_resume(folder, capsys):
-    assert main(["train", *RUN, "sweep.beta=[0.3,0.5]", "sweep.seed=2", f"output={folder}", "resume=true"]) == 2
+    words = [*RUN, "sweep.beta=[0.3,0.5]", "sweep.seed=2", BROKEN]
+    assert main(["train", *words, f"output={folder}", "resume=true"]) == 2
     said = capsys.readouterr().err
     assert "sweep.grid.risk.beta" in said and said.count("\n") == 1
 
 
-def test_a_lane_that_diverges_stands_still_and_the_others_go_on(tmp_path, capsys):
-    path = tmp_path / "run"
-    code = main(["train", *TINY, "total_steps=256", "sweep.ppo.value_coef=[0.5,1e39]", f"output={path}"])
-    good, bad = json.loads((path / "summary.json").read_text())["lanes"]
-    said = capsys.readouterr().out
-    assert code == 1 and not good["diverged"] and bad["diverged"]
-    assert "lane 1 (ppo.value_coef=1e+39) diverged" in said and "diverged in lanes 1" in said
-    assert len(points(path, 0)) == 4 and len(points(path, 1)) < 4
-    assert points(path, 0)[-1]["train/env_steps"] == 256
+def test_a_killed_sweep_ends_with_the_same_numbers(folder, tmp_path, monkeypatch):
+    """The process ends after the first save, as if killed; another one goes on from there."""
+    path, save = tmp_path / "run", run._save
+    saves = []
+
+    def dies(*args):
+        save(*args)
+        saves.append(args[0].name)
+        if len(saves) == 1:
+            raise RuntimeError("killed")
+
+    monkeypatch.setattr(run, "_save", dies)
+    asked = ["train", *RUN, *GRID, BROKEN, f"output={path}", "sweep.mode=map", "checkpoint.seconds=0"]
+    with pytest.raises(RuntimeError, match="killed"):
+        main(asked)
+    assert len(json.loads((path / "metrics.jsonl").read_text().splitlines()[-1])) > 20
+    monkeypatch.undo()
+    assert main(["train", "resume=true", f"output={path}"]) == 1
+    ours, theirs = (json.loads((f / "summary.json").read_text()) for f in (path, folder))
+    assert ours["lanes"] == theirs["lanes"] and saves == ["000000002"]
+    assert words(restore_run(path)[1]) == words(restore_run(folder)[1])
 
 
 def words(tree):
@@ -142,7 +174,7 @@ def test_one_lane_at_a_time_is_the_single_run_bit_for_bit(trainer, alone):
     assert words(jax.tree.map(lambda x: x[5], (found.state, found.metrics))) == words(alone)
 
 
-@pytest.mark.parametrize(("mode", "batch"), [("vmap", 1), ("map", 4)])
+@pytest.mark.parametrize(("mode", "batch"), [("vmap", 1), pytest.param("map", 4, marks=pytest.mark.slow)])
 def test_lanes_at_once_round_otherwise(trainer, alone, mode, batch):
     """XLA sums a batched reduction in another order: the last digits of means and gradients differ, no draw does."""
     found = rp.sweep(trainer, AXES, 2, mode=mode, batch=batch)

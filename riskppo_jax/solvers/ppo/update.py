@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 from riskppo_jax.config import Layout, PPOHypers
 from riskppo_jax.nets import Networks, Params
 from riskppo_jax.normalize import Moments, normalize
+from riskppo_jax.parallel import over_devices
 from riskppo_jax.solvers.ppo.losses import Batch, ppo_loss, weighted_mean
 from riskppo_jax.solvers.ppo.rollout import Transition
 from riskppo_jax.types import Array, ArrayLike, Key, Metrics
@@ -106,7 +107,7 @@ def ppo_update(
 
     def epoch(carry, key: Key):
         order = shuffled(key, layout.batch_size).reshape(layout.num_minibatches, layout.minibatch_size)
-        minibatches = jax.tree.map(lambda x: x.at[order].get(mode="promise_in_bounds"), batch)
+        minibatches = jax.tree.map(lambda x: over_devices(x.at[order].get(mode="promise_in_bounds"), axis=1), batch)
         return jax.lax.scan(gradient_step, carry, minibatches)
 
     carry = (weights, learner.optimizer, learner.skip_streak)

@@ -1,0 +1,126 @@
+"""Several processes, on one machine or many: `jax.distributed` finds them, process 0 speaks and writes for all."""
+
+import os
+import socket
+import sys
+import time
+from typing import Any, NoReturn
+
+import jax
+import numpy as np
+
+from riskppo_jax.errors import UserError
+from riskppo_jax.settings import Settings
+
+_HEARTBEAT = 30  # seconds of silence after which a process counts as lost
+
+
+def start(settings: Settings) -> None:
+    """Joins the other processes of this run, if it has any; the wait for them is bounded.
+
+    `distributed.coordinator`, `distributed.processes` and `distributed.rank` say who takes part; inside a SLURM
+    step of several tasks nothing needs to be said. To be called before anything is computed.
+    """
+    asked = settings.distributed
+    given = {name: getattr(asked, name) for name in ("coordinator", "processes", "rank")}
+    under_slurm = int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1) > 1 and "SLURM_PROCID" in os.environ
+    if all(value is None for value in given.values()) and not under_slurm:
+        return
+    if jax.distributed.is_initialized():
+        return
+    options: dict[str, Any] = {}
+    if not under_slurm or asked.coordinator is not None:
+        _check(given)
+        host, _, port = asked.coordinator.rpartition(":")
+        if asked.rank > 0:
+            _knock(host, int(port), asked.timeout, asked.coordinator)
+        options = {"coordinator_address": asked.coordinator, "num_processes": asked.processes, "process_id": asked.rank}
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    try:
+        jax.distributed.initialize(
+            **options, initialization_timeout=max(1, int(asked.timeout)), heartbeat_timeout_seconds=_HEARTBEAT
+        )
+    except (RuntimeError, ValueError) as error:
+        where = asked.coordinator or "the one SLURM names"
+        raise UserError(
+            f"distributed.coordinator={where}: not all {asked.processes or ''} processes met within "
+            f"{asked.timeout:g} s; accepts an address that every one of them reaches ({first_line(error)})"
+        ) from error
+
+
+def count() -> int:
+    """Processes of this run."""
+    return jax.process_count()
+
+
+def leads() -> bool:
+    """Whether this process speaks and writes."""
+    return jax.process_index() == 0
+
+
+def agree(*numbers: int) -> tuple[int, ...]:
+    """The largest of what the processes say, number by number; all of them must ask together."""
+    if count() == 1:
+        return numbers
+    from jax.experimental import multihost_utils
+
+    return tuple(int(x) for x in multihost_utils.process_allgather(np.array(numbers, np.int32)).max(axis=0))
+
+
+def from_leader(tree: Any) -> Any:
+    """What process 0 holds, in every process; the others give something of the same shapes."""
+    if count() == 1:
+        return tree
+    from jax.experimental import multihost_utils
+
+    keys = {i: str(jax.random.key_impl(x)) for i, x in enumerate(jax.tree.leaves(tree)) if _is_key(x)}
+    plain = jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, tree)
+    leaves, shape = jax.tree.flatten(multihost_utils.broadcast_one_to_all(plain))
+    wrapped = [jax.random.wrap_key_data(x, impl=keys[i]) if i in keys else x for i, x in enumerate(leaves)]
+    return jax.tree.unflatten(shape, wrapped)
+
+
+def give_up(message: str) -> NoReturn:
+    """Says why and ends this process at once: an orderly end would wait for those that are gone."""
+    print(f"riskppo: {message}", file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    os._exit(1)
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, briefly."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:200]
+
+
+def _check(given: dict[str, Any]) -> None:
+    for name, value in given.items():
+        if value is None:
+            raise UserError(f"distributed.{name}: is missing; several processes need coordinator, processes and rank")
+    host, _, port = given["coordinator"].rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise UserError(f"distributed.coordinator={given['coordinator']}: accepts HOST:PORT of process 0")
+    if given["processes"] < 1:
+        raise UserError(f"distributed.processes={given['processes']}: accepts a whole number, 1 or larger")
+    if not 0 <= given["rank"] < given["processes"]:
+        raise UserError(f"distributed.rank={given['rank']}: accepts 0 to {given['processes'] - 1}")
+
+
+def _knock(host: str, port: int, timeout: float, address: str) -> None:
+    """Waits until somebody listens there; JAX's own wait ends in pages of log."""
+    end = time.monotonic() + timeout
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=max(0.1, min(5.0, end - time.monotonic()))).close()
+            return
+        except OSError as error:
+            if time.monotonic() > end:
+                why = error.strerror or type(error).__name__
+                raise UserError(
+                    f"distributed.coordinator={address}: did not answer within {timeout:g} s ({why}); "
+                    "accepts the address of process 0, started at the same time"
+                ) from error
+            time.sleep(min(0.5, max(0.0, end - time.monotonic())))
+
+
+def _is_key(x: Any) -> bool:
+    return jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)

@@ -1,0 +1,137 @@
+"""Several devices: the lane axis of a sweep, or the environment axis of a single run, spread over a mesh.
+
+Lanes never speak to each other: `jax.shard_map` gives every device its own, and each computes what it would alone.
+Environments of one run are spread by shardings: every device steps its own worlds and takes its share of each
+minibatch, and XLA averages the gradients; weights, prices and statistics are the same everywhere.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from riskppo_jax.envs.base import Env, State
+from riskppo_jax.types import Array, Key, PyTree
+
+LANES, ENVS = "lanes", "envs"  # names of the mesh's one axis
+
+
+def make_mesh(axis: str, devices: int = 0) -> Mesh:
+    """All devices of all processes (or the first few) in a row."""
+    return Mesh(np.array(jax.devices()[: devices or None]), (axis,), axis_types=(AxisType.Auto,))
+
+
+def lanes_apart(function: Callable, mesh: Mesh) -> Callable:
+    """`function` of stacked lanes, each device with its own part of them."""
+    spec = PartitionSpec(LANES)
+    return jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+
+
+class SpreadEnv:
+    """An environment whose vectorised `reset` and `step` run on every device for the worlds it holds.
+
+    Other code sees one world and `vmap`, as ever; the batching rule is where the devices come in.
+    """
+
+    def __init__(self, env: Env, mesh: Mesh):
+        self._env, self._mesh = env, mesh
+        self.reset: Callable[[Key], State] = _spread(lambda key: env.reset(key), mesh)
+        self.step: Callable[[State, Array], State] = _spread(lambda state, action: env.step(state, action), mesh)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_env":  # not set yet, as while unpickling
+            raise AttributeError(name)
+        return getattr(self._env, name)
+
+
+def _spread(function: Callable, mesh: Mesh) -> Callable:
+    """`function` of one world; under `vmap` over a multiple of the devices, each does its share."""
+    spec = PartitionSpec(ENVS)
+
+    def call(*args: PyTree) -> PyTree:
+        leaves, tree = jax.tree.flatten(args)
+        out_tree = jax.tree.structure(jax.eval_shape(function, *args))
+
+        def one(*leaves: Array) -> tuple[Array, ...]:
+            return tuple(jax.tree.leaves(function(*jax.tree.unflatten(tree, leaves))))
+
+        guarded = jax.custom_batching.custom_vmap(one)
+
+        @guarded.def_vmap
+        def _(size, batched, *operands):
+            spread = [
+                x if is_batched else jnp.broadcast_to(x, (size, *x.shape))
+                for x, is_batched in zip(operands, batched, strict=True)
+            ]
+            out = jax.shard_map(jax.vmap(one), mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)(*spread)
+            return out, (True,) * len(out)
+
+        return jax.tree.unflatten(out_tree, guarded(*leaves))
+
+    return call
+
+
+def over_devices(x: Array, axis: int) -> Array:
+    """`x` with this axis spread over the devices of the mesh in force, if it is one of environments."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if ENVS not in mesh.axis_names or x.shape[axis] % mesh.shape[ENVS]:
+        return x
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*[None] * axis, ENVS))
+
+
+class Spread(NamedTuple):
+    """Where the state of a run lives: a mesh, and for every leaf which axis of it is spread."""
+
+    mesh: Mesh
+    state: PyTree  # of `NamedSharding`
+
+    @property
+    def everywhere(self) -> NamedSharding:
+        """Each device has the whole."""
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    @property
+    def inputs(self) -> NamedSharding:
+        """Keys and numbers: a sweep's go where their lanes are."""
+        lanes = self.mesh.axis_names == (LANES,)
+        return NamedSharding(self.mesh, PartitionSpec(LANES) if lanes else PartitionSpec())
+
+    def put(self, state: PyTree) -> PyTree:
+        """A whole state, known to every process, to where it belongs."""
+        return jax.tree.map(put, state, self.state)
+
+    def fetch(self, state: PyTree) -> PyTree:
+        """The whole state on this process's own first device; all processes must ask for it together."""
+        return jax.tree.map(_local, jax.jit(lambda x: x, out_shardings=self.everywhere)(state))
+
+
+def spread_state(state: PyTree, mesh: Mesh) -> Spread:
+    """Every leaf of a sweep's state is spread; of a single run's those with an entry for each world."""
+
+    def sharding(path: tuple, _: Any) -> NamedSharding:
+        at = jax.tree_util.keystr(path, simple=True, separator=".")
+        apart = mesh.axis_names == (LANES,) or at.startswith(("envs.", "episodes.", "scale.returns"))
+        return NamedSharding(mesh, PartitionSpec(mesh.axis_names[0]) if apart else PartitionSpec())
+
+    return Spread(mesh, jax.tree_util.tree_map_with_path(sharding, state))
+
+
+def put(x: Array, sharding: NamedSharding) -> Array:
+    """One array, known to every process, to where it belongs."""
+    if _is_key(x):
+        return jax.random.wrap_key_data(put(jax.random.key_data(x), sharding), impl=jax.random.key_impl(x))
+    held = np.asarray(x)
+    return jax.make_array_from_callback(held.shape, sharding, lambda index: held[index])
+
+
+def _local(x: Array) -> Array:
+    if _is_key(x):
+        return jax.random.wrap_key_data(_local(jax.random.key_data(x)), impl=jax.random.key_impl(x))
+    return jnp.array(np.asarray(x.addressable_data(0)))
+
+
+def _is_key(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)

@@ -1,0 +1,89 @@
+"""Several devices: lanes come out exactly as on one, a spread single run within rounding."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+TESTS = os.path.dirname(__file__)
+
+
+def run_on(devices: int, what: str) -> str:
+    """Runs a check of this file in a process that sees so many devices."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    done = subprocess.run(
+        [sys.executable, __file__, what], env=os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": TESTS},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("devices", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("what", ["lanes", "envs"])
+def test_spread_equals_one_device(devices, what):
+    assert f"{what} on {devices} devices: agree" in run_on(devices, what)
+
+
+def test_what_does_not_divide_is_refused():
+    said = run_on(4, "refused").splitlines()
+    assert len(said) == 6 and all(line.startswith("2 riskppo: ") for line in said), said
+    for line, part in zip(said, ["6 lanes", "layout.num_envs=6", "devices=5", "shard=lanes", "shard=envs", "shard=x"],
+                          strict=True):  # fmt: skip
+        assert part in line and "accepts" in line
+
+
+def _compare(what: str) -> None:
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from tabular_cli import TINY
+
+    from riskppo_jax.build import build
+    from riskppo_jax.engines.cache import enable_cache
+    from riskppo_jax.lanes import Runner, Way
+    from riskppo_jax.settings import read_settings
+
+    def arrays(tree):
+        plain = lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x  # noqa: E731
+        return [np.asarray(plain(x)) for x in jax.tree.leaves(tree)]
+
+    enable_cache()
+    found = []
+    for where in ("none", what):
+        grid = ["sweep.seed=2", "sweep.beta=[0.3,1.0]"] if what == "lanes" else []
+        runner = Runner(job := build(read_settings([*TINY, *grid, f"shard={where}", "total_steps=64"])), Way("map"))
+        state = runner.start()
+        runner.compile(state)
+        state, metrics = runner(state)
+        if job.mesh:
+            assert len(state.envs.reward.sharding.device_set) == jax.device_count()
+            assert runner.put(runner.fetch(state)).envs.reward.sharding == state.envs.reward.sharding
+        found.append([*arrays(runner.fetch(state)), *arrays(metrics)])
+    for one, many in zip(*found, strict=True):
+        if what == "lanes":
+            assert one.tobytes() == many.tobytes()
+        else:
+            np.testing.assert_allclose(one, many, rtol=1e-4, atol=1e-6)
+    print(f"{what} on {jax.device_count()} devices: agree")
+
+
+def _refused() -> None:
+    import contextlib
+    import io
+
+    from tabular_cli import TINY
+
+    from riskppo_jax.cli import main
+
+    for words in (["sweep.seed=6"], ["layout.num_envs=6"], ["devices=5"], ["shard=lanes"],
+                  ["sweep.seed=4", "shard=envs"], ["shard=x"]):  # fmt: skip
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            code = main(["train", *TINY, *words, "output=nowhere"])
+        print(code, said.getvalue().strip())
+
+
+if __name__ == "__main__":
+    _refused() if sys.argv[1] == "refused" else _compare(sys.argv[1])
