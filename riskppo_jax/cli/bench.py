@@ -37,7 +37,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     train.add_argument("--tasks", nargs="+", metavar="ID", help="velocity tasks (default: HalfCheetah and Hopper)")
     train.add_argument("--repeats", type=int, metavar="R", help="measured rounds (15)")
     train.add_argument("words", nargs="*", metavar="key=value", help="settings, as for `riskppo train`")
-    for parser in (engines, train):
+    sweep = subjects.add_parser(
+        "sweep",
+        help="a grid in one program against single runs, and the memory a lane takes",
+        description="Time of lanes in one program beside single runs and processes, as ratios; lower is better.",
+    )
+    sweep.add_argument("--parts", nargs="+", metavar="P", help="native, processes, analytic, memory (default: all)")
+    sweep.add_argument("--repeats", type=int, metavar="R", help="measured rounds (5)")
+    sweep.add_argument("words", nargs="*", metavar="key=value", help="settings, as for `riskppo train`")
+    for parser in (engines, train, sweep):
         parser.add_argument("--quick", action="store_true", help="short: shows that it runs, not how fast")
         parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
 
@@ -46,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     """Measures, prints a table, and returns 1 where a target was missed."""
     if args.json and not args.json.absolute().parent.is_dir():
         raise UserError(f"--json {args.json}: the folder does not exist; json accepts a file to write")
-    lines, settings, text = {"engines": _engines, "train": _train}[args.subject](args)
+    lines, settings, text = {"engines": _engines, "train": _train, "sweep": _sweep}[args.subject](args)
     _print(lines, text)
     if args.json:
         args.json.write_text(json.dumps(_document(args.subject, lines, settings, args.quick), indent=1) + "\n")
@@ -90,6 +98,21 @@ def _train(args: argparse.Namespace) -> tuple[list["Line"], dict[str, Any], str]
     return lines, {"repeats": repeats, "words": args.words}, (
         f"Best of {repeats} iterations, by turns. A part's ratio is its share of an iteration's time, measured by "
         "itself; evaluation and log are spread over the iterations of a run of total_steps."
+    )  # fmt: skip
+
+
+def _sweep(args: argparse.Namespace) -> tuple[list["Line"], dict[str, Any], str]:
+    from riskppo_jax.bench.sweep import PARTS, measure
+
+    _positive("repeats", args.repeats)
+    repeats = args.repeats or (1 if args.quick else 5)
+    lines = []
+    for part in _words("parts", args.parts, PARTS):
+        print(f"{part} ...", file=sys.stderr, flush=True)
+        lines += measure(part, repeats, tuple(args.words), args.quick)
+    return lines, {"repeats": repeats, "words": args.words}, (
+        f"Best of {repeats} rounds, by turns; `median` is of the rounds' own ratios. Ratios are times (or bytes), ours "
+        "over theirs: a target is what they may be at most."
     )  # fmt: skip
 
 
