@@ -12,6 +12,9 @@ from riskppo_jax.envs.navigation.view import View
 from riskppo_jax.types import Array
 
 RESTING = 1e-4  # speed up to which a vase counts as standing still
+# Reward a step that a unit of each quantity is worth, about: goals pay some 0.02 a step, and a violation is one of
+# cost, a decimetre of depth, half a metre a second.
+PRICE_UNITS = {"cost": 0.1, "hazard_depth": 1.0, "hazard_nearness": 0.5, "vase_speed": 0.2, "boundary_excess": 0.5}
 _FAST = 5.0  # generous bound on the speed of a vase that was hit
 _FAR = 10.0  # generous bound on how far a robot strays
 

@@ -106,6 +106,7 @@ class Navigation:
         self.observation_size = sensors + LIDAR_BINS * len(lidars)
         self.constraint_range = costs.ranges(self.task)
         self.constraint_names = tuple(self.constraint_range)
+        self.price_units = {name: costs.PRICE_UNITS[name] for name in self.constraint_names}
         self.thresholds = {"cost": _THRESHOLDS[thresholds]}
         self.paper_threshold = _THRESHOLDS["paper"]
         self._timer = button_timer

@@ -1,0 +1,85 @@
+"""Navigation on mjx: it lowers for accelerators, agrees with native, and one lost world stays alone."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import riskppo_jax as rp
+from riskppo_jax.envs.navigation.env import Navigation
+from riskppo_jax.envs.navigation.robots import find
+from riskppo_jax.envs.navigation.tables import task
+from riskppo_jax.envs.navigation.world import build
+
+WORLDS, LOST = 8, 3
+
+
+def test_programs_lower_for_accelerators():
+    env = rp.make_env("SafetyPointGoal1-v0", engine="mjx")
+    state = jax.eval_shape(jax.vmap(env.reset), jax.random.split(jax.random.key(0), 4))
+    action = jax.ShapeDtypeStruct((4, env.action_size), jnp.float32)
+    data = jax.eval_shape(jax.random.key_data, state.key)
+
+    def step(state, key, action):
+        new = jax.vmap(env.step)(state.replace(key=jax.random.wrap_key_data(key)), action)
+        return new.replace(key=jax.random.key_data(new.key))
+
+    exported = jax.export.export(jax.jit(step), platforms=["cuda", "tpu"])(state.replace(key=data), data, action)
+    assert exported.platforms == ("cuda", "tpu") and len(exported.mlir_module_serialized) > 10_000
+
+
+@pytest.mark.parametrize("robot, name, level, most", [
+    ("Point", "Circle", 1, 0), ("Point", "Goal", 1, 9), ("Point", "Goal", 2, 90), ("Point", "Button", 1, 28),
+    ("Point", "Push", 1, 52), ("Car", "Goal", 1, 40),
+])  # fmt: skip
+def test_only_contacts_that_can_occur(robot, name, level, most):
+    from mujoco import mjx
+
+    model = build(find(robot), task(name, level, robot), "mjx")
+    assert len(mjx.make_data(model, impl="jax")._impl.contact.dist) == most
+    assert model.stat.meaninertia == pytest.approx(build(find(robot), task(name, level, robot)).stat.meaninertia)
+
+
+def run_of(env):
+    """Five steps of `WORLDS` worlds, every state of them."""
+    actions = jax.random.uniform(jax.random.key(1), (5, WORLDS, env.action_size), minval=-1, maxval=1)
+
+    def body(state, action):
+        state = jax.vmap(env.step)(state, action)
+        return state, state
+
+    return jax.jit(lambda state: jax.lax.scan(body, state, actions)[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("id", ["SafetyHopperVelocity-v1", "SafetyPointGoal1-v0"])
+def test_one_poisoned_world_is_quarantined(id):
+    env = rp.make_env(id, engine="mjx")
+    run = run_of(env)
+    state = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(0), WORLDS))
+    inside = lambda sim: sim.carry if hasattr(sim, "carry") else sim  # noqa: E731
+    ill = inside(state.sim).replace(qvel=inside(state.sim).qvel.at[LOST].set(jnp.nan))
+    clean = run(state)
+    sick = run(state.replace(sim=state.sim.replace(carry=ill) if hasattr(state.sim, "carry") else ill))
+    assert bool(sick.terminated[0, LOST]) and float(sick.reward[0, LOST]) == 0 and float(sick.cost[0, LOST]) == 0
+    assert all(float(value[0, LOST]) == 0 for value in sick.constraints.values())
+    assert sick.info["diverged"][-1].sum() == 1 and int(sick.info["diverged"][-1, LOST]) == 1
+    for name in ("obs", "final_obs", "reward"):
+        assert np.isfinite(getattr(sick, name)).all()
+    assert not sick.terminated[1:, LOST].any()  # a fresh world goes on in its place
+    others = np.arange(WORLDS) != LOST
+    for name in ("sim", "obs", "reward", "cost", "terminated", "final_obs"):
+        jax.tree.map(
+            lambda a, b: np.testing.assert_array_equal(np.asarray(a)[:, others], np.asarray(b)[:, others]),
+            getattr(sick, name), getattr(clean, name),
+        )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_engines_agree_on_a_step():
+    for robot, name, level in (("Point", "Goal", 1), ("Car", "Goal", 1)):
+        envs = [Navigation(robot, name, level, engine, reset="fixed") for engine in ("native", "mjx")]
+        step = lambda env: jax.jit(lambda key: env.step(env.reset(key), jnp.array([0.7, 0.6])))  # noqa: E731
+        first, second = (step(env)(jax.random.key(0)) for env in envs)
+        np.testing.assert_allclose(first.obs[3:], second.obs[3:], atol=1e-3)
+        np.testing.assert_allclose(first.reward, second.reward, atol=1e-4)
