@@ -60,14 +60,14 @@ def test_the_three_colours_of_a_panel_differ_in_print():
 
 def test_files_of_a_run_and_of_a_sweep(tmp_path):
     fake_run(tmp_path / "one", betas=(0.3,), seeds=1)
-    fake_run(tmp_path / "sweep", betas=(0.1, 0.3), seeds=2)
+    fake_run(tmp_path / "sweep", betas=(0.1,), seeds=2)
     assert main(["plot", str(tmp_path / "one")]) == 0
     folder = tmp_path / "one" / "figures"
     assert {path.name for path in folder.iterdir()} == {"overview_velocity.png", "overview_velocity.pdf"}
     assert (folder / "overview_velocity.pdf").read_bytes()[:5] == b"%PDF-"
     assert main(["plot", str(tmp_path / "sweep"), "--out", str(tmp_path / "out"), "--formats", "pdf"]) == 0
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"lane0", "lane1", "lane2", "lane3", "frontier_velocity.pdf", "learning_curves.pdf"}
+    assert names == {"lane0", "lane1", "frontier_velocity.pdf", "learning_curves.pdf"}
 
 
 def test_mistakes_are_one_line(tmp_path, capsys):
