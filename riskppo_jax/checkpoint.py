@@ -178,17 +178,25 @@ def _require_room(folder: Path, size: int) -> None:
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    import orbax.checkpoint as ocp
-
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=True)) as writer:
+    with _orbax() as writer:
         writer.save(path, dict(arrays))
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    with _orbax() as reader:
+        return reader.restore(path)
+
+
+def _orbax() -> Any:
+    """Orbax as if this process were alone: it would wait for all the others, which do not write."""
     import orbax.checkpoint as ocp
 
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=True)) as reader:
-        return reader.restore(path)
+    me = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=me, active_processes={me} if jax.process_count() > 1 else None, barrier_sync_key_prefix=f"p{me}"
+    )
+    handler = ocp.PyTreeCheckpointHandler(use_ocdbt=True, multiprocessing_options=alone)
+    return ocp.Checkpointer(handler, multiprocessing_options=alone)
 
 
 def _files(folder: Path) -> list[Path]:

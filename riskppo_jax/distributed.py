@@ -4,6 +4,8 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import jax
@@ -12,6 +14,7 @@ import numpy as np
 from riskppo_jax.errors import UserError
 from riskppo_jax.settings import Settings
 
+_WORD = "riskppo"  # what processes say to each other before JAX takes over
 _HEARTBEAT = 30  # seconds of silence after which a process counts as lost
 
 
@@ -32,8 +35,7 @@ def start(settings: Settings) -> None:
     if not under_slurm or asked.coordinator is not None:
         _check(given)
         host, _, port = asked.coordinator.rpartition(":")
-        if asked.rank > 0:
-            _knock(host, int(port), asked.timeout, asked.coordinator)
+        _meet(host, int(port), asked.rank, asked.processes, asked.timeout)
         options = {"coordinator_address": asked.coordinator, "num_processes": asked.processes, "process_id": asked.rank}
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:
@@ -46,6 +48,8 @@ def start(settings: Settings) -> None:
             f"distributed.coordinator={where}: not all {asked.processes or ''} processes met within "
             f"{asked.timeout:g} s; accepts an address that every one of them reaches ({first_line(error)})"
         ) from error
+    with _silence():
+        agree(0)  # the first message between processes
 
 
 def count() -> int:
@@ -105,21 +109,72 @@ def _check(given: dict[str, Any]) -> None:
         raise UserError(f"distributed.rank={given['rank']}: accepts 0 to {given['processes'] - 1}")
 
 
-def _knock(host: str, port: int, timeout: float, address: str) -> None:
-    """Waits until somebody listens there; JAX's own wait ends in pages of log."""
+def _meet(host: str, port: int, rank: int, processes: int, timeout: float) -> None:
+    """Waits until all processes are there; JAX's own wait ends the process with pages of log."""
     end = time.monotonic() + timeout
+    (_welcome if rank == 0 else _knock)(host, port, rank, processes, end, timeout)
+
+
+def _welcome(host: str, port: int, rank: int, processes: int, end: float, timeout: float) -> None:
+    """Process 0: listens where the coordinator will, until everybody has knocked."""
+    there: dict[int, socket.socket] = {}
+    try:
+        with socket.create_server(("", port)) as door:
+            while len(there) < processes - 1:
+                door.settimeout(max(0.01, end - time.monotonic()))
+                guest, _ = door.accept()
+                guest.settimeout(5.0)
+                word = guest.recv(64).decode(errors="replace").split()
+                if word[:1] == [_WORD] and word[1].isdigit() and 0 < int(word[1]) < processes:
+                    there[int(word[1])] = guest
+        for guest in there.values():
+            guest.sendall(b"go")
+    except TimeoutError as error:
+        missing = ", ".join(str(i) for i in range(1, processes) if i not in there)
+        raise UserError(
+            f"distributed.coordinator={host}:{port}: not all {processes} processes met within {timeout:g} s "
+            f"(missing: rank {missing}); accepts an address that every one of them reaches"
+        ) from error
+    except OSError as error:
+        raise UserError(
+            f"distributed.coordinator={host}:{port}: {error.strerror or error}; accepts a free port of this machine"
+        ) from error
+    finally:
+        for guest in there.values():
+            guest.close()
+
+
+def _knock(host: str, port: int, rank: int, processes: int, end: float, timeout: float) -> None:
+    """The others: knock until process 0 opens."""
     while True:
         try:
-            socket.create_connection((host, port), timeout=max(0.1, min(5.0, end - time.monotonic()))).close()
-            return
+            with socket.create_connection((host, port), timeout=max(0.1, end - time.monotonic())) as door:
+                door.sendall(f"{_WORD} {rank}".encode())
+                if door.recv(2) == b"go":
+                    return
+                raise ConnectionResetError("was refused")
         except OSError as error:
             if time.monotonic() > end:
-                why = error.strerror or type(error).__name__
+                why = error.strerror or str(error) or type(error).__name__
                 raise UserError(
-                    f"distributed.coordinator={address}: did not answer within {timeout:g} s ({why}); "
+                    f"distributed.coordinator={host}:{port}: did not answer within {timeout:g} s ({why}); "
                     "accepts the address of process 0, started at the same time"
                 ) from error
-            time.sleep(min(0.5, max(0.0, end - time.monotonic())))
+            time.sleep(min(0.3, max(0.0, end - time.monotonic())))
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Gloo greets on the process's standard output; nobody asked."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _is_key(x: Any) -> bool:

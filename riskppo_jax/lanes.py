@@ -86,7 +86,7 @@ class Runner:
         if not self._spread:
             self._run = jax.jit(self._chunk, donate_argnums=0).lower(state, self._inputs[1]).compile()
             return
-        out = (self._spread.state, self._spread.everywhere)
+        out = (self._spread.state, self._spread.inputs)
         with jax.set_mesh(self._spread.mesh):
             chunk = jax.jit(self._chunk, donate_argnums=0, out_shardings=out)
             self._run = chunk.lower(state, self._inputs[1]).compile()
@@ -94,7 +94,9 @@ class Runner:
     def __call__(self, state: RunState) -> tuple[RunState, dict[str, np.ndarray]]:
         """The next chunk: the state afterwards (the one given is gone) and its metrics on the host."""
         state, metrics = self._run(state, self._inputs[1])
-        return state, jax.tree.map(lambda x: np.asarray(x.addressable_data(0)), metrics)
+        if self._spread:
+            metrics = self._spread.fetch(metrics, jax.tree.map(lambda _: self._spread.inputs, metrics))
+        return state, jax.device_get(metrics)
 
 
 def stack(trees: Sequence[PyTree]) -> PyTree:

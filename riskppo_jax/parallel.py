@@ -5,7 +5,8 @@ Environments of one run are spread by shardings: every device steps its own worl
 minibatch, and XLA averages the gradients; weights, prices and statistics are the same everywhere.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -103,9 +104,21 @@ class Spread(NamedTuple):
         """A whole state, known to every process, to where it belongs."""
         return jax.tree.map(put, state, self.state)
 
-    def fetch(self, state: PyTree) -> PyTree:
-        """The whole state on this process's own first device; all processes must ask for it together."""
-        return jax.tree.map(_local, jax.jit(lambda x: x, out_shardings=self.everywhere)(state))
+    def fetch(self, tree: PyTree, shardings: PyTree | None = None) -> PyTree:
+        """The whole of a spread tree on the host, where all processes must ask for it together.
+
+        What is spread travels as one array of bytes: several messages at a time may cross each other.
+        """
+        leaves, shape = jax.tree.flatten(tree)
+        where = jax.tree.leaves(self.state if shardings is None else shardings)
+        apart = [i for i, sharding in enumerate(where) if sharding.spec]
+        held = iter(_unpack(self._gathered([leaves[i] for i in apart]), [leaves[i] for i in apart]) if apart else ())
+        return jax.tree.unflatten(shape, [next(held) if where[i].spec else _local(x) for i, x in enumerate(leaves)])
+
+    def _gathered(self, leaves: list[Array]) -> np.ndarray:
+        own = NamedSharding(self.mesh, PartitionSpec(self.mesh.axis_names[0]))
+        packed = jax.block_until_ready(jax.jit(_pack, out_shardings=own)(leaves))  # each device its own
+        return np.asarray(jax.jit(lambda x: x, out_shardings=self.everywhere)(packed).addressable_data(0))
 
 
 def spread_state(state: PyTree, mesh: Mesh) -> Spread:
@@ -125,6 +138,28 @@ def put(x: Array, sharding: NamedSharding) -> Array:
         return jax.random.wrap_key_data(put(jax.random.key_data(x), sharding), impl=jax.random.key_impl(x))
     held = np.asarray(x)
     return jax.make_array_from_callback(held.shape, sharding, lambda index: held[index])
+
+
+def _pack(leaves: list[Array]) -> Array:
+    """Arrays that lead with the spread axis as bytes, `[lane or env, bytes]`."""
+
+    def raw(x: Array) -> Array:
+        x = jax.random.key_data(x) if _is_key(x) else x
+        x = x.astype(jnp.uint8) if x.dtype == bool else jax.lax.bitcast_convert_type(x, jnp.uint8)
+        return x.reshape(len(x), -1)
+
+    return jnp.concatenate([raw(x) for x in leaves], axis=1)
+
+
+def _unpack(packed: np.ndarray, leaves: list[Array]) -> Iterator[Array]:
+    at = 0
+    for leaf in leaves:
+        plain = jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
+        size = plain.dtype.itemsize * math.prod(plain.shape[1:])
+        part = np.ascontiguousarray(packed[:, at : at + size]).view(plain.dtype).reshape(plain.shape)
+        at += size
+        held = jnp.array(part)
+        yield jax.random.wrap_key_data(held, impl=jax.random.key_impl(leaf)) if _is_key(leaf) else held
 
 
 def _local(x: Array) -> Array:
