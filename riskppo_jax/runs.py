@@ -168,9 +168,17 @@ def groups(runs: Sequence[Run]) -> dict[str, list[Lane]]:
             members.setdefault(key, []).append(lane)
             traits[key] = own
     names = list(dict.fromkeys(name for own in traits.values() for name in own))
-    varying = [name for name in names if len({json.dumps(own.get(name)) for own in traits.values()}) > 1]
+    tasks = {own["env"] for own in traits.values()}
+    # what only differs from task to task is said by the task
+    shared = [[own for own in traits.values() if own["env"] == task] for task in tasks]
+    varying = ["env"] if len(tasks) > 1 else []
+    varying += [name for name in names if any(len({json.dumps(own.get(name)) for own in some}) > 1 for some in shared)]
     labels = {key: describe_point({n: own.get(n) for n in varying}) or "all" for key, own in _short(traits, varying)}
-    return {labels[key]: lanes for key, lanes in members.items()}
+    found: dict[str, list[Lane]] = {}
+    for key, lanes in members.items():
+        label = labels[key] if labels[key] not in found else f"{labels[key]} ({len(found) + 1})"
+        found[label] = lanes
+    return found
 
 
 def describe_point(point: Mapping[str, Any]) -> str:
@@ -180,7 +188,9 @@ def describe_point(point: Mapping[str, Any]) -> str:
         if value is None:
             continue
         text = f"{value:g}" if isinstance(value, float) else str(value)
-        words.append(text if name in ("env", "algo") else f"{name.rsplit('.', 1)[-1]} {text}")
+        words.append(
+            text if name.rsplit(".", 1)[-1] in ("env", "algo", "name") else f"{name.rsplit('.', 1)[-1]} {text}"
+        )
     return ", ".join(dict.fromkeys(words))
 
 

@@ -7,7 +7,7 @@ import jax
 import mujoco
 import numpy as np
 import pytest
-from fake_runs import untrained_run
+from fake_runs import fake_run, untrained_run
 from PIL import Image
 
 import riskppo_jax as rp
@@ -117,12 +117,19 @@ def test_a_task_can_be_looked_at(drawing, tmp_path, capsys):
     assert len(list(tmp_path.glob("*_top.png"))) == len(list(tmp_path.glob("*_track.png"))) == 1
 
 
-def test_a_run_can_be_filmed(drawing, tmp_path):
+def test_a_run_can_be_filmed(drawing, tmp_path, monkeypatch):
     pytest.importorskip("imageio_ffmpeg", reason="the render extra is not installed")
     run = untrained_run(tmp_path / "run", f"env={HOPPER}")
     assert main(["render", str(run), "--seconds", "0.2", "--size", "160x120", "--sampled"]) == 0
     assert {path.name for path in (run / "video").iterdir()} == {"policy.mp4", "policy.gif"}
     assert main(["render", str(run), "--lane", "3"]) == 2
+    fake = fake_run(tmp_path / "fake", betas=(0.3,), seeds=1)
+    for name in ("summary.json", "metrics.jsonl", "samples.npz"):
+        (run / name).write_bytes((fake / name).read_bytes())
+    monkeypatch.setattr(replay, "SECONDS", 0.4)
+    assert main(["report", str(run)]) == 0  # records the policy where that was not done before
+    (recorded,) = replay.read_replays(run).values()
+    assert recorded["frames"] == 10 and recorded["thresholds"] == {"velocity": pytest.approx(0.7402)}
 
 
 @pytest.mark.parametrize("words", [[], ["run", "--random", HOPPER], ["--random", HOPPER, "--size", "7x9"],
