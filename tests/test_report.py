@@ -13,7 +13,7 @@ from fake_runs import fake_run
 
 from riskppo_jax.cli import main
 from riskppo_jax.report import replay, words
-from riskppo_jax.report.data import command, grid, page_data, preset_differences
+from riskppo_jax.report.data import command, grid, over_seeds, page_data, preset_differences
 from riskppo_jax.runs import find_runs, groups, read_runs
 from riskppo_jax.settings import differences, read_settings, to_dict
 
@@ -130,6 +130,24 @@ def test_lanes_of_a_sweep(folder):
     ]  # fmt: skip
     data = page_data([ppo, sweep])
     assert len(data["lanes"]) == 10 and {group["seeds"] for group in data["groups"]} == {1, 3}
+
+
+def test_groups_of_seeds_are_summed_up(folder):
+    _, sweep = read_runs([folder])
+    row = over_seeds(groups([sweep])["beta 0.3"])
+    returns = [lane.found["eval"]["reward_mean"] for lane in sweep.lanes[3:6]]
+    assert row["seeds"] == row["kept"] == row["constraints"] == 3 and row["iqm"] == pytest.approx(np.mean(returns))
+    assert min(returns) <= row["interval"][0] <= row["iqm"] <= row["interval"][1] <= max(returns)
+    assert row["ratio"] == max(lane.found["constraints"][0]["risk_value"] for lane in sweep.lanes[3:6]) / 0.373
+
+
+def test_a_task_nobody_else_knows_has_a_page_without_replay(tmp_path, capsys):
+    run = fake_run(tmp_path / "run", betas=(0.3,), seeds=1)
+    text = (run / "config.yaml").read_text().replace("SafetyHopperVelocity-v1", "Unknown-v0")
+    (run / "config.yaml").write_text(text)
+    (run / "checkpoints").mkdir()
+    assert main(["report", str(run)]) == 0
+    assert "no replay of run" in capsys.readouterr().err and (run / "report.html").exists()
 
 
 def test_curves_of_seeds_share_a_grid():

@@ -1,9 +1,11 @@
 """`report.html`: one page about one run or many that needs nothing else, neither network nor files."""
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from riskppo_jax.errors import UserError
 from riskppo_jax.report import replay
 from riskppo_jax.report.page import page
 from riskppo_jax.runs import Run, pick_lane, read_run, read_runs, restore_lane
@@ -50,7 +52,10 @@ def _ensure_replay(run: Run) -> None:
     if (run.folder / replay.FILE).exists() or not (run.folder / "checkpoints").is_dir() or not run.summary:
         return
     lanes = range(min(len(run.lanes), _REPLAYS))
-    replay.write_replay(run.folder, {lane: restore_lane(run.folder, lane) for lane in lanes})
+    try:
+        replay.write_replay(run.folder, {lane: restore_lane(run.folder, lane) for lane in lanes})
+    except UserError as error:  # a task that only the run's own script knows, or settings of another version
+        print(f"no replay of {run.name}: {error}", file=sys.stderr)
 
 
 def _write(runs: list[Run], path: Path) -> Path:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from riskppo_jax import stats
 from riskppo_jax.errors import UserError
 from riskppo_jax.report.words import plain_symbol, verdict
 from riskppo_jax.runs import Lane, Run, describe_point, groups
@@ -72,6 +73,27 @@ def grid(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, n
     longest = max((steps for steps, _ in curves), key=len)
     steps = longest[(longest >= low) & (longest <= high)]
     return steps, np.array([np.interp(steps, *curve) for curve in curves])
+
+
+def over_seeds(lanes: Sequence[Lane]) -> dict[str, Any] | None:
+    """What a group of seeds achieved: return with interval, constraints kept, and the largest risk over its limit."""
+    found = [lane.found for lane in lanes if lane.found]
+    if not found:
+        return None
+    returns = np.array([[lane["eval"]["reward_mean"]] for lane in found], float)
+    interval = None
+    if len(returns) >= 3 and np.isfinite(returns).all():
+        interval = [float(x) for x in stats.bootstrap_interval(stats.interquartile_mean, returns, resamples=500)]
+    constraints = [c for lane in found for c in lane["constraints"]]
+    ratios = [c["risk_value"] / c["threshold"] for c in constraints if c["threshold"]]
+    return {
+        "seeds": len(found),
+        "iqm": stats.interquartile_mean(returns) if np.isfinite(returns).all() else float("nan"),
+        "interval": interval,
+        "constraints": len(constraints),
+        "kept": sum(verdict(c).mark != "broken" for c in constraints),
+        "ratio": max(ratios) if ratios else None,
+    }
 
 
 def _lane(k: int, run: Run, lane: Lane, several: bool) -> dict[str, Any]:

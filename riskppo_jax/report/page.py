@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from riskppo_jax.report.data import command, lane_label, page_data, preset_differences
+from riskppo_jax.report.data import command, lane_label, over_seeds, page_data, preset_differences
 from riskppo_jax.report.replay import read_replays
 from riskppo_jax.report.words import asked, symbol, verdict
-from riskppo_jax.runs import Lane, Run
+from riskppo_jax.runs import Lane, Run, groups
 from riskppo_jax.writers import plain
 
 
@@ -30,7 +30,7 @@ def page(runs: Sequence[Run]) -> str:
         _asked(runs),
         _met(flat, len(runs) > 1),
         _panels(flat, len(runs) > 1),
-        _compare(flat) if len(flat) > 1 else "",
+        _compare(runs, flat) if len(flat) > 1 else "",
         _table(flat, len(runs) > 1),
         _replay(bool(replays)),
         _settings(runs),
@@ -155,13 +155,35 @@ def _panels(flat: list[tuple[Run, Lane]], several: bool) -> str:
     )
 
 
-def _compare(flat: list[tuple[Run, Lane]]) -> str:
+def _compare(runs: Sequence[Run], flat: list[tuple[Run, Lane]]) -> str:
     swept = sorted({name for _, lane in flat for name, value in lane.point.items() if isinstance(value, int | float)})
     axes = "".join(f'<option value="{escape(name)}">{escape(name)}</option>' for name in swept)
     return (
         '<section id="compare"><h2>Lanes against each other</h2><div class="controls"><label>frontier over '
         f'<select id="frontier-x"><option value="risk">risk</option>{axes}</select></label></div>'
-        '<div class="grid"><figure id="frontier"></figure><figure id="learning"></figure></div></section>'
+        '<div class="grid"><figure id="frontier"></figure><figure id="learning"></figure></div>'
+        f"{_over_seeds(runs)}</section>"
+    )
+
+
+def _over_seeds(runs: Sequence[Run]) -> str:
+    """A row for each group of lanes that differ in nothing but the seed."""
+    rows = []
+    for label, lanes in groups(runs).items():
+        row = over_seeds(lanes)
+        if row:
+            ends = [_number(x) for x in row["interval"]] if row["interval"] else None
+            cells = [_cell(label), _cell(row["seeds"]), _cell(row["iqm"])]
+            cells += [f"<td>{' to '.join(ends)}</td>" if ends else "<td>-</td>"]
+            cells += [f"<td>{row['kept']} of {row['constraints']}</td>", _cell(row["ratio"])]
+            rows.append(f"<tr>{''.join(cells)}</tr>")
+    if not rows:
+        return ""
+    heads = ("seeds", "return", "95% interval", "constraints kept", "largest risk / c")
+    head = '<th class="text">group</th>' + "".join(f"<th>{name}</th>" for name in heads)
+    return (
+        f'<h3>Over seeds</h3><div class="scroll"><table id="seeds"><tr>{head}</tr>{"".join(rows)}</table></div>'
+        "<p>Return: interquartile mean over seeds, with a bootstrap interval where there are three or more.</p>"
     )
 
 
