@@ -172,6 +172,7 @@ def groups(runs: Sequence[Run]) -> dict[str, list[Lane]]:
     # what only differs from task to task is said by the task
     shared = [[own for own in traits.values() if own["env"] == task] for task in tasks]
     varying = ["env"] if len(tasks) > 1 else []
+    varying += ["algo"] if len({own["algo"] for own in traits.values()}) > 1 else []
     varying += [name for name in names if any(len({json.dumps(own.get(name)) for own in some}) > 1 for some in shared)]
     labels = {key: describe_point({n: own.get(n) for n in varying}) or "all" for key, own in _short(traits, varying)}
     found: dict[str, list[Lane]] = {}

@@ -126,7 +126,7 @@ def test_lanes_of_a_sweep(folder):
     assert list(groups([sweep])) == ["beta 0.1", "beta 0.3", "beta 1"]
     hopper, walker = "SafetyHopperVelocity-v1", "SafetyWalker2dVelocity-v1"
     assert list(groups([ppo, sweep])) == [
-        f"{walker}, beta 0.3", *(f"{hopper}, beta {beta}" for beta in ("0.1", "0.3", "1")),
+        f"{walker}, ppo, beta 0.3", *(f"{hopper}, riskppo, beta {beta}" for beta in ("0.1", "0.3", "1")),
     ]  # fmt: skip
     data = page_data([ppo, sweep])
     assert len(data["lanes"]) == 10 and {group["seeds"] for group in data["groups"]} == {1, 3}
