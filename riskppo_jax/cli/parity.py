@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     if args.tasks and not tasks:
         raise UserError("tasks is empty; tasks accepts one or more task ids")
     served, skipped = find_records(args.directory, tasks, engine)
-    console = table_console()
+    console = table_console(150)
     for path in skipped:
         console.print(f"skipped {path.name}: no task here serves it on {engine}", style="dim")
     results = [replay(path, engine) for path in served]
