@@ -3,9 +3,10 @@
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 import jax
@@ -15,6 +16,7 @@ from riskppo_jax.errors import UserError
 from riskppo_jax.settings import Settings
 
 _WORD = "riskppo"  # what processes say to each other before JAX takes over
+_lines: list[socket.socket] = []  # from process 0 to the others, held while the run lasts
 _HEARTBEAT = 30  # seconds of silence after which a process counts as lost
 
 
@@ -36,6 +38,8 @@ def start(settings: Settings) -> None:
         _check(given)
         host, _, port = asked.coordinator.rpartition(":")
         _meet(host, int(port), asked.rank, asked.processes, asked.timeout)
+        if asked.rank > 0:
+            threading.Thread(target=_listen, args=(_lines[0], settings.output), daemon=True).start()
         options = {"coordinator_address": asked.coordinator, "num_processes": asked.processes, "process_id": asked.rank}
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:
@@ -84,9 +88,19 @@ def from_leader(tree: Any) -> Any:
     return jax.tree.unflatten(shape, wrapped)
 
 
-def give_up(message: str) -> NoReturn:
-    """Says why and ends this process at once: an orderly end would wait for those that are gone."""
-    print(f"riskppo: {message}", file=sys.stderr, flush=True)
+def part() -> None:
+    """Process 0 tells the others that it ends because it is done; without this word it counts as lost."""
+    for line in _lines if leads() else ():
+        with suppress(OSError):
+            line.sendall(b"done")
+
+
+def give_up(output: str | None, why: str) -> NoReturn:
+    """Says what happened and ends this process at once: an orderly end would wait for those that are gone."""
+    print(
+        f"riskppo: a process of this run was lost ({why}); the newest checkpoint is kept, go on with: "
+        f"riskppo train resume=true output={output}", file=sys.stderr, flush=True,
+    )  # fmt: skip
     sys.stdout.flush()
     os._exit(1)
 
@@ -129,6 +143,7 @@ def _welcome(host: str, port: int, rank: int, processes: int, end: float, timeou
                     there[int(word[1])] = guest
         for guest in there.values():
             guest.sendall(b"go")
+        _lines.extend(there.values())
     except TimeoutError as error:
         missing = ", ".join(str(i) for i in range(1, processes) if i not in there)
         raise UserError(
@@ -139,20 +154,27 @@ def _welcome(host: str, port: int, rank: int, processes: int, end: float, timeou
         raise UserError(
             f"distributed.coordinator={host}:{port}: {error.strerror or error}; accepts a free port of this machine"
         ) from error
-    finally:
-        for guest in there.values():
-            guest.close()
+
+
+def _listen(line: socket.socket, output: str | None) -> None:
+    """Ends this process when the line to process 0 breaks: JAX would abort with pages of log a moment later."""
+    line.settimeout(None)
+    with suppress(OSError):
+        if line.recv(4):
+            return
+    give_up(output, "process 0 is gone")
 
 
 def _knock(host: str, port: int, rank: int, processes: int, end: float, timeout: float) -> None:
     """The others: knock until process 0 opens."""
     while True:
         try:
-            with socket.create_connection((host, port), timeout=max(0.1, end - time.monotonic())) as door:
-                door.sendall(f"{_WORD} {rank}".encode())
-                if door.recv(2) == b"go":
-                    return
-                raise ConnectionResetError("was refused")
+            door = socket.create_connection((host, port), timeout=max(0.1, end - time.monotonic()))
+            door.sendall(f"{_WORD} {rank}".encode())
+            if door.recv(2) == b"go":
+                _lines.append(door)
+                return
+            raise ConnectionResetError("was refused")
         except OSError as error:
             if time.monotonic() > end:
                 why = error.strerror or str(error) or type(error).__name__

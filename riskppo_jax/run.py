@@ -60,6 +60,7 @@ def train(settings: Settings) -> int:
         if finished:
             if leads:
                 print(f"{folder} is finished: {progress.iterations * job.trainer.steps_per_iteration:,} steps")
+            distributed.part()
             return 0
         earlier = progress.wall_seconds - began
         clock = lambda: earlier + time.monotonic()  # noqa: E731  # time spent on this run, by all its processes
@@ -74,14 +75,11 @@ def train(settings: Settings) -> int:
         if code:
             if leads:
                 print(f"stopped; go on with: riskppo train resume=true output={folder}", flush=True)
+            distributed.part()
             return code
-        return results.finish(job, folder, state, progress, clock, way) if leads else 0
-    except jax.errors.JaxRuntimeError as error:
-        if distributed.count() == 1:
-            raise
-        why = distributed.first_line(error)
-        distributed.give_up(f"a process of this run was lost ({why}); the newest checkpoint is kept, go on with: "
-                            f"riskppo train resume=true output={folder}")  # fmt: skip
+        code = results.finish(job, folder, state, progress, clock, way) if leads else 0
+        distributed.part()
+        return code
     except KeyboardInterrupt:
         print(f"\ninterrupted; go on with: riskppo train resume=true output={folder}", flush=True)
         return 130
@@ -91,6 +89,12 @@ def train(settings: Settings) -> int:
         kept = checkpoint.steps(folder / "checkpoints")
         hint = f"checkpoint {kept[-1].name} is intact, resume=true goes on from it" if kept else "nothing was saved"
         raise UserError(f"output={folder}: no space left on the disk; accepts a folder with room ({hint})") from error
+    except UserError:
+        raise
+    except Exception as error:  # whatever the message that did not arrive looks like
+        if distributed.count() == 1:
+            raise
+        distributed.give_up(settings.output, distributed.first_line(error))
 
 
 def _enter(job: Job, folder: Path) -> tuple[RunState | None, Progress, bool]:
@@ -109,6 +113,7 @@ def _enter(job: Job, folder: Path) -> tuple[RunState | None, Progress, bool]:
         refusal is not None, state is not None, progress.iterations, finished
     )
     if refusal:
+        distributed.part()
         raise refusal
     if refused:
         raise UserError("process 0 refused this run; its own line says why")
