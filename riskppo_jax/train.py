@@ -130,7 +130,9 @@ def make_train(
         if scheme.units == "raw":
             return raw
         units = _units(hypers.problem, env)
-        return raw.replace(slack_unit=units, t_unit=(1.0, *units))
+        worth = getattr(env, "price_units", {})
+        prices = jnp.asarray([worth.get(c.name, 1.0) for c in problem.constraints], raw.lam_max.dtype)
+        return raw.replace(slack_unit=units, t_unit=(1.0, *units), lam_unit=prices)
 
     def init(key: Key, hypers: Hypers) -> RunState:
         key, key_net, key_envs = jax.random.split(key, 3)
@@ -251,7 +253,8 @@ def scan_steps(trainer: Trainer, length: int) -> Callable[[RunState, Hypers], tu
 def _units(problem: Problem, env: Env) -> Array:
     """What slack and t are measured in: the threshold, so that one step size serves all tasks.
 
-    A threshold of zero gives no scale; the quantity's range does then. Prices stay in raw units, reward per v.
+    A threshold of zero gives no scale; the quantity's range does then. Prices stay in raw units, reward per v; an
+    environment whose rewards are of another size than its quantities says what a unit is worth in `price_units`.
     """
     widths = [env.constraint_range[c.name][1] - env.constraint_range[c.name][0] for c in problem.constraints]
     limits = jnp.abs(problem.thresholds)

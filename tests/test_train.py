@@ -1,7 +1,5 @@
 """The trainer as a pair of functions: however it is driven, the numbers are the same."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -253,3 +251,18 @@ class TestEpisodeRisk:
     def test_needs_a_time_limit(self, env):
         with pytest.raises(UserError, match=r"scheme\.risk_of=episode"):
             make_train(env, LAYOUT, chain(), scheme=Scheme(risk_of="episode"))
+
+
+def test_price_steps_are_in_the_environment_s_units(env):
+    class Cheap(type(env)):
+        price_units = {"v1": 0.1}  # noqa: RUF012
+
+    cheap = object.__new__(Cheap)
+    cheap.__dict__ |= env.__dict__
+    moves = []
+    for each in (env, cheap):
+        trainer = make_train(each, LAYOUT, chain())
+        hypers = trainer.hypers.replace(lam_init=1.0)
+        after, _ = jax.jit(trainer.step)(trainer.init(jax.random.key(0), hypers), hypers)
+        moves.append(float(after.dual.lam[0]) - 1.0)
+    assert moves[0] != 0 and moves[1] == pytest.approx(0.1 * moves[0], rel=1e-3)
