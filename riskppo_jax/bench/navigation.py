@@ -1,7 +1,7 @@
 """Speed of the navigation tasks: part of `riskppo bench engines`.
 
-Worlds are at different points of their episodes, so that layouts are drawn and worlds reset as often as in training:
-once in a thousand steps each.
+In the middle of each round all worlds end their episodes and start others, as they do in training, where they were
+started together; there it happens once in 500 or 1000 steps, here once in a round of a few dozen.
 """
 
 from collections.abc import Iterator
@@ -36,10 +36,10 @@ def measure(task: str, engine: str, n: int, steps: int, repeats: int) -> Iterato
 
 def _native(task: str, n: int, steps: int, repeats: int) -> Iterator[Line]:
     env = make_env(task, engine="native")
-    states, actions = _spread(env, n), random_actions(env, steps, n)
+    states, actions = _ending(env, n, steps), random_actions(env, steps, n)
     whole, seconds = compiled(scan_of(jax.vmap(env.step)), states, actions)
     yield Line(task, "native task, compile", n, seconds, unit="s")
-    states = whole(states, actions)  # gremlins start on the floor and float from then on
+    states = _rewound(whole(states, actions), states)  # gremlins start on the floor and float from then on
     _, raw = raw_loop(env.engine, actions, states.sim.carry)
     rates = race({"raw": raw, "task": until_ready(whole, states, actions)}, repeats)
     yield line_of(task, "native task / raw batch", n, rates["task"], rates["raw"], RAW)
@@ -49,7 +49,7 @@ def _native(task: str, n: int, steps: int, repeats: int) -> Iterator[Line]:
 
 def _analytic(task: str, n: int, steps: int, repeats: int) -> Iterator[Line]:
     env = make_env(task, engine="analytic")
-    states, actions = _spread(env, n), random_actions(env, steps, n)
+    states, actions = _ending(env, n, steps), random_actions(env, steps, n)
     whole, seconds = compiled(scan_of(jax.vmap(env.step)), states, actions)
     yield Line(task, "analytic task, compile", n, seconds, unit="s")
     rate = race({"task": until_ready(whole, states, actions)}, repeats)["task"]
@@ -58,7 +58,7 @@ def _analytic(task: str, n: int, steps: int, repeats: int) -> Iterator[Line]:
 
 def _mjx(task: str, n: int, steps: int, repeats: int) -> Iterator[Line]:
     env = make_env(task, engine="mjx")
-    states, actions = _spread(env, n), random_actions(env, steps, n)
+    states, actions = _ending(env, n, steps), random_actions(env, steps, n)
     whole, seconds = compiled(scan_of(jax.vmap(env.step)), states, actions)
     yield Line(task, "mjx task, compile", n, seconds, unit="s")
     rate = race({"task": until_ready(whole, states, actions)}, repeats)["task"]
@@ -72,8 +72,13 @@ def _against(task: str, what: str, n: int, rate: Any, wanted: float) -> Line:
     return Line(task, what, n, rate.best, wanted, "steps/s", best, median, len(rate.samples), 1.0)
 
 
-def _spread(env: Any, n: int) -> PyTree:
-    """Fresh worlds whose episodes end at different times."""
+def _ending(env: Any, n: int, steps: int) -> PyTree:
+    """Fresh worlds whose episodes end halfway through a round."""
     states = jax.jit(jax.vmap(env.reset))(world_keys(n))
-    steps = jnp.arange(n, dtype=jnp.int32) * env.limit // n
-    return states.replace(info={**states.info, "steps": steps})
+    left = jnp.full_like(states.info["steps"], env.limit - steps // 2)
+    return states.replace(info={**states.info, "steps": left})
+
+
+def _rewound(states: PyTree, first: PyTree) -> PyTree:
+    """`states` with the clocks of the first."""
+    return states.replace(info={**states.info, "steps": first.info["steps"]})
