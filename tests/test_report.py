@@ -5,12 +5,14 @@ import json
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from browser import Browser, find_chromium
 from fake_runs import fake_run
 
+from riskppo_jax import report
 from riskppo_jax.cli import main
 from riskppo_jax.report import replay, words
 from riskppo_jax.report.data import command, grid, over_seeds, page_data, preset_differences
@@ -139,6 +141,21 @@ def test_groups_of_seeds_are_summed_up(folder):
     assert row["seeds"] == row["kept"] == row["constraints"] == 3 and row["iqm"] == pytest.approx(np.mean(returns))
     assert min(returns) <= row["interval"][0] <= row["iqm"] <= row["interval"][1] <= max(returns)
     assert row["ratio"] == max(lane.found["constraints"][0]["risk_value"] for lane in sweep.lanes[3:6]) / 0.373
+
+
+def test_a_picture_that_fails_does_not_lose_a_run(tmp_path, monkeypatch, capsys):
+    run = fake_run(tmp_path / "run", betas=(0.3,), seeds=1)
+    summary = json.loads((run / "summary.json").read_text())
+    monkeypatch.setattr(report, "page", lambda runs: 1 / 0)
+    assert report.write_run_report(run, summary, SimpleNamespace(lanes=(), env=None), None) is None
+    assert "no report (ZeroDivisionError" in capsys.readouterr().err
+
+    def full(runs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(report, "page", full)
+    with pytest.raises(OSError, match="No space"):
+        report.write_run_report(run, summary, SimpleNamespace(lanes=(), env=None), None)
 
 
 def test_a_task_nobody_else_knows_has_a_page_without_replay(tmp_path, capsys):

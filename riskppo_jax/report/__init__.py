@@ -31,8 +31,10 @@ def write_report(runs: Iterable[str | Path], out: str | Path | None = None, repl
     return _write(found, Path(out) if out else (found[0].folder if len(found) == 1 else Path()) / "report.html")
 
 
-def write_run_report(folder: Path, summary: dict[str, Any], job: Any, state: Any) -> Path:
+def write_run_report(folder: Path, summary: dict[str, Any], job: Any, state: Any) -> Path | None:
     """Figures, replay and page of a run that has just ended, before its summary is on disk.
+
+    What goes wrong here is said and not raised, a full disk apart: hours of training must not be lost to a picture.
 
     Args:
       folder: the run directory.
@@ -40,6 +42,16 @@ def write_run_report(folder: Path, summary: dict[str, Any], job: Any, state: Any
       job: the run.
       state: its final state; of a sweep with a leading axis.
     """
+    try:
+        return _run_report(folder, summary, job, state)
+    except OSError:
+        raise
+    except Exception as error:
+        print(f"no report ({type(error).__name__}: {error}); `riskppo report {folder}` tries again", file=sys.stderr)
+        return None
+
+
+def _run_report(folder: Path, summary: dict[str, Any], job: Any, state: Any) -> Path:
     from riskppo_jax import plotting
 
     run = read_run(folder, summary=summary)
