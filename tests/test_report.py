@@ -182,6 +182,10 @@ def test_a_run_in_progress_has_a_page_too(tmp_path):
     fake_run(tmp_path / "young", betas=(0.3,), seeds=1, finished=False)
     assert main(["report", str(tmp_path / "young")]) == 0
     assert "has not been evaluated yet" in (tmp_path / "young" / "report.html").read_text()
+    (lane,) = page_data(read_runs([tmp_path]))["lanes"]
+    (found,) = lane["constraints"]
+    assert found["name"] == "constraint 1" and len(found["curves"]["lam"]["value"]) == 40
+    assert found["minus_t"] == pytest.approx(0.9 * 0.373, rel=0.05) and found["histogram"] is None
 
 
 def spoil(run, change):
@@ -262,6 +266,8 @@ def test_in_a_browser(page, tmp_path):
         assert browser.ask("count.textContent") == "3 of 10 lanes"
         browser.ask("filter.value = ''; filter.dispatchEvent(new Event('input'))")
 
+        assert browser.problems == []
+
         # the replay moves, and is absent for a lane without one
         browser.ask("choose(1)")
         dark = (
@@ -273,6 +279,10 @@ def test_in_a_browser(page, tmp_path):
         browser.ask("choose(0)")
         assert browser.ask("document.querySelector('canvas').hidden")
         browser.ask("choose(1)")
+        young = fake_run(tmp_path / "young", betas=(0.3,), seeds=1, finished=False)
         picture = browser.picture(artefacts / "report.png")
+        assert main(["report", str(young)]) == 0
+        browser.open(young / "report.html")  # a run that goes on has its panels, too
+        assert browser.ask("document.querySelectorAll('#panel-lam polyline').length") == 1
         assert picture.stat().st_size > 50_000
         assert browser.problems == []

@@ -109,8 +109,26 @@ def _lane(k: int, run: Run, lane: Lane, several: bool) -> dict[str, Any]:
         "reward": evaluated.get("reward_mean"),
         "reward_std": evaluated.get("reward_std"),
         "reward_curve": {**_thin(steps, value=values), "kind": kind},
-        "constraints": [_constraint(i, lane, c) for i, c in enumerate(lane.found.get("constraints", []))],
+        "constraints": _constraints(lane),
     }
+
+
+def _constraints(lane: Lane) -> list[dict[str, Any]]:
+    """Of the final evaluation; while a run goes on, of its newest log point."""
+    if lane.found:
+        return [_constraint(i, lane, c) for i, c in enumerate(lane.found["constraints"])]
+    last = lane.points[-1] if lane.points else {}
+    found = []
+    for i in range(sum(name.startswith("constraint") and name.endswith("/lam") for name in last)):
+        now = {name.split("/")[1]: value for name, value in last.items() if name.startswith(f"constraint{i}/")}
+        nan = float("nan")
+        known = {key: nan if now.get(key) is None else now[key] for key in ("threshold", "risk", "t", "t_batch", "lam")}
+        quantile = (-np.atleast_1d(known["t_batch"])).tolist()
+        c = {"name": f"constraint {i + 1}", "threshold": known["threshold"], "risk": {"name": "risk"},
+             "risk_value": known["risk"], "risk_value_ci": [nan, nan], "quantile": quantile, "t": known["t"],
+             "lam": known["lam"]}  # fmt: skip
+        found.append(_constraint(i, lane, c))
+    return found
 
 
 def _constraint(i: int, lane: Lane, c: Mapping[str, Any]) -> dict[str, Any]:
