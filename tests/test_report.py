@@ -95,6 +95,7 @@ def test_problem_in_words_and_maths():
     sentence, maths = words.asked("Task-v0", {"name": "mean"}, [constraint()])
     assert "the mean of the worst 30% of steps of <b>v</b> at or below <b>0.373</b>" in sentence
     assert "CVaR<sub>0.3</sub>[v] &le; 0.373" in maths
+    assert "worst 30% of episodes of <b>v</b>" in words.asked("Task-v0", {"name": "mean"}, [constraint()], True)[0]
     assert "no constraint" in words.asked("Task-v0", {"name": "mean"}, [])[0]
 
 

@@ -52,8 +52,10 @@ def plain_symbol(risk: Mapping[str, Any]) -> str:
     return symbol(risk).replace("<sub>", " ").replace("</sub>", "")
 
 
-def asked(env: str, objective: Mapping[str, Any], constraints: list[dict[str, Any]]) -> tuple[str, str]:
-    """The problem as a sentence and as a formula."""
+def asked(
+    env: str, objective: Mapping[str, Any], constraints: list[dict[str, Any]], whole: bool = False
+) -> tuple[str, str]:
+    """The problem as a sentence and as a formula; `whole` where the risk is that of an episode's sum."""
     goal = f"Make {phrase(objective)} of the reward of a step in <b>{escape(env)}</b> as large as possible"
     if not constraints:
         return goal + ". There is no constraint.", f"maximise<sub>&pi;</sub> &nbsp; {symbol(objective)}[r]"
@@ -62,6 +64,11 @@ def asked(env: str, objective: Mapping[str, Any], constraints: list[dict[str, An
     ]
     maths = ", &nbsp; ".join(f"{symbol(c['risk'])}[{escape(c['name'])}] &le; {c['threshold']:g}" for c in constraints)
     words = f"{goal}, while keeping {' and '.join(limits)}."
+    if whole:
+        words = words.replace("of steps", "of episodes") + (
+            " In training the quantity of an episode is its sum over the time limit; the verdict below is on single steps, "
+            "as for every other run."
+        )
     return words, f"maximise<sub>&pi;</sub> &nbsp; {symbol(objective)}[r] &nbsp;&nbsp; subject to &nbsp;&nbsp; {maths}"
 
 
