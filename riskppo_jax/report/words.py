@@ -66,8 +66,8 @@ def asked(
     words = f"{goal}, while keeping {' and '.join(limits)}."
     if whole:
         words = words.replace("of steps", "of episodes") + (
-            " In training the quantity of an episode is its sum over the time limit; the verdict below is on single steps, "
-            "as for every other run."
+            " In training the quantity of an episode is its sum over the time limit; the verdict below is on single "
+            "steps, as for every other run."
         )
     return words, f"maximise<sub>&pi;</sub> &nbsp; {symbol(objective)}[r] &nbsp;&nbsp; subject to &nbsp;&nbsp; {maths}"
 
