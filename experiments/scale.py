@@ -132,7 +132,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engines", nargs="+", default=list(PROGRAMS), choices=list(PROGRAMS))
     parser.add_argument("--worlds", type=int, default=256)
-    parser.add_argument("--json", type=Path, default=Path(__file__).parent / "bench" / "scale.json")
+    parser.add_argument("--json", type=Path, default=Path(__file__).parent / "scale.json")
     args = parser.parse_args()
     enable_cache()
     found = json.loads(args.json.read_text())["programs"] if args.json.exists() else {}

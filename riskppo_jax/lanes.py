@@ -4,6 +4,7 @@
 program, for where memory or cores are the limit. A lane's numbers are those of the single run with its settings.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,6 +18,7 @@ from riskppo_jax import evaluation
 from riskppo_jax.build import Job
 from riskppo_jax.errors import UserError
 from riskppo_jax.evaluation import EVALUATION_SEED, Evaluation
+from riskppo_jax.grid import points as product
 from riskppo_jax.parallel import lanes_apart, put, spread_state
 from riskppo_jax.train import Hypers, RunState, Trainer, scan_steps
 from riskppo_jax.types import Key, Metrics, PyTree
@@ -109,9 +111,7 @@ def lane_of(tree: PyTree, index: int) -> PyTree:
     return jax.tree.map(lambda x: x[index], tree)
 
 
-def run_episodes(
-    job: Job, state: RunState, deterministic: bool, episodes: int, way: Way
-) -> list[Evaluation]:
+def run_episodes(job: Job, state: RunState, deterministic: bool, episodes: int, way: Way) -> list[Evaluation]:
     """Every lane's policy in its own environment; all of them meet the worlds of the same fixed keys."""
     noises = [lane.hypers.noise for lane in job.lanes]
     noise = None if noises[0] is None else jnp.asarray(noises, float)
@@ -172,8 +172,6 @@ def sweep(
     Returns:
       The points in order, the final states, every iteration's metrics and the numbers of each lane.
     """
-    from riskppo_jax.grid import points as product
-
     if mode not in ("vmap", "map"):
         raise UserError(f"mode={mode}: accepts vmap, map")
     base = trainer.hypers if hypers is None else hypers
@@ -207,8 +205,6 @@ def _with_point(hypers: Hypers, point: Mapping[str, Any]) -> Hypers:
 
 
 def _with_number(hypers: Hypers, area: str, key: str, value: Any) -> Hypers:
-    import dataclasses
-
     problem = hypers.problem
     if area == "risk" or (not area and key == "threshold"):
         field = {"threshold": value} if not area else {}

@@ -90,10 +90,16 @@ def _analytic(repeats: int, words: tuple[str, ...], quick: bool) -> Iterator[Lin
     first = lanes.lane_of((state, hypers), 0)
     one, seconds = compiled(chunk, *first)
     yield Line(ANALYTIC, "one lane, compile", n, seconds, unit="s")
-    many, seconds = compiled(lanes.over_lanes(chunk, Way("vmap")), state, hypers)
-    yield Line(ANALYTIC, f"{count} lanes, vmap, compile", n, seconds, unit="s")
-    rates = race({"one": lambda: _done(one(*first), per), "many": lambda: _done(many(state, hypers), per)}, repeats)
-    yield _time(ANALYTIC, f"{count} lanes, vmap / one lane", n, rates["many"], rates["one"], AT_MOST["analytic"])
+    programs: dict[str, Callable[[], int]] = {"one": lambda: _done(one(*first), per)}
+    for mode in ("map", "vmap"):
+        program, seconds = compiled(lanes.over_lanes(chunk, Way(mode)), state, hypers)
+        yield Line(ANALYTIC, f"{count} lanes, {mode}, compile", n, seconds, unit="s")
+        programs[mode] = lambda program=program: _done(program(state, hypers), per)
+    rates = race(programs, repeats)
+    chosen = choose_way(job).mode
+    for mode in ("map", "vmap"):
+        target = AT_MOST["analytic"] if mode == chosen else None
+        yield _time(ANALYTIC, f"{count} lanes, {mode} / one lane", n, rates[mode], rates["one"], target)
 
 
 def _processes(repeats: int, words: tuple[str, ...], quick: bool) -> Iterator[Line]:
