@@ -37,7 +37,7 @@ def original(name):
 def test_native_meets_the_samples(capsys):
     assert main(["parity", str(FEW), "--engine", "native"]) == 0
     line = last_line(capsys.readouterr().out)
-    assert line["tasks"] == "7" and line["cost_mismatches"] == line["term_mismatches"] == "0"
+    assert line["tasks"] == "6" and line["cost_mismatches"] == line["term_mismatches"] == "0"
     assert float(line["reward_max"]) < 1e-6
 
 
