@@ -73,11 +73,12 @@ def announce(job: Job, way: Way) -> str:
     count, grid = len(job.lanes), job.settings.sweep.grid
     carried, working, free = carried_bytes(job), working_bytes(job), free_bytes()
     fits = max(int((_SHARE * free) / (carried + working)), 0)
+    physics = f", and what {job.engine} needs inside a step" if job.engine in ("mjx", "warp") else ""
     at_once = "all at once" if way.mode == "vmap" else f"{way.batch} at a time"
     return (
         f"{count} lanes ({' x '.join(f'{len(values)} {name}' for name, values in grid.items())}) of "
         f"{job.layout.num_envs} environments; {_show(carried + working)} per lane ({_show(carried)} carried, "
-        f"{_show(working)} at work), {_show(free)} free: about {fits:,} lanes fit; mode {way.mode}, {at_once}"
+        f"{_show(working)} at work{physics}), {_show(free)} free: about {fits:,} lanes fit; mode {way.mode}, {at_once}"
     )
 
 

@@ -5,6 +5,7 @@ A run directory is complete in itself: `config.yaml` says what was asked for, `c
 A sweep's directory is the same with several lanes in it.
 """
 
+import dataclasses
 import errno
 import os
 import signal
@@ -26,7 +27,7 @@ from riskppo_jax.display import Display, SweepDisplay
 from riskppo_jax.errors import UserError
 from riskppo_jax.lanes import Way
 from riskppo_jax.room import announce, choose_way
-from riskppo_jax.settings import Settings, differences, from_dict, to_dict
+from riskppo_jax.settings import DistributedSettings, Settings, differences, from_dict, to_dict
 from riskppo_jax.train import BAD_ITERATIONS, RunState
 from riskppo_jax.traps import Watch
 from riskppo_jax.writers import JsonLines, extra_writers, reduce_chunk
@@ -329,7 +330,8 @@ def _save(path: Path, state: RunState, progress: Progress, keep: int) -> None:
 
 
 def _write_config(settings: Settings, path: Path) -> None:
-    text = yaml.safe_dump(to_dict(settings), sort_keys=False)
+    lasting = dataclasses.replace(settings, distributed=DistributedSettings())  # who took part is of today
+    text = yaml.safe_dump(to_dict(lasting), sort_keys=False)
     draft = path.with_suffix(".tmp")
     draft.write_text(text)
     draft.replace(path)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from riskppo_jax.errors import UserError
 
+_WHERE = ("output", "resume", "shard", "devices", "distributed")  # where a run goes on, not what it is
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.usage = "riskppo train [-m] [key=value ...]"
@@ -54,10 +56,11 @@ def _job(words: list[str], label: str | None) -> int:
     elif label:
         settings.output = f"{settings.output}/{label}"
     folder = Path(settings.output)
-    alone = {word.split("=")[0] for word in words} <= {"output", "resume"}
+    alone = all(word.split("=")[0].split(".")[0] in _WHERE for word in words)
     if settings.resume and alone and (folder / "config.yaml").exists():
-        held = from_dict(read_config(folder))  # `resume=true output=RUN` alone means: as it was
-        held.output, held.resume = settings.output, True
+        held = from_dict(read_config(folder))  # `resume=true output=RUN` alone means: as it was, wherever we are now
+        for name in _WHERE:
+            setattr(held, name, getattr(settings, name))
         settings = held
     enable_cache()
     return train(settings)
