@@ -112,9 +112,7 @@ class VecEnv(gymnasium.vector.VectorEnv):
         self._again = _program(jax.vmap(self._restart))
         self._step = _program(jax.vmap(self.env.step))
 
-    def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
-    ):
+    def reset(self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None):
         """Starts episodes in all worlds, or in those where `options["reset_mask"]` holds.
 
         Args:

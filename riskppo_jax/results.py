@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 _PACKAGES = ("riskppo-jax", "jax", "jaxlib", "flax", "optax", "mujoco", "mujoco-mjx", "gymnasium", "numpy")
 
 
-def finish(
-    job: Job, folder: Path, state: RunState, progress: "Progress", clock: Callable[[], float], way: Way
-) -> int:
+def finish(job: Job, folder: Path, state: RunState, progress: "Progress", clock: Callable[[], float], way: Way) -> int:
     """Evaluates the policies and writes everything; returns the exit code, 1 where a lane diverged."""
     singles = job.lanes or (job,)
     states = [lane_of(state, i) for i in range(len(singles))] if job.lanes else [state]

@@ -206,9 +206,7 @@ def _move(rule, sets, state, estimate, price, hypers, t_star) -> DualState:
     if rule.t == "quantile":
         t = t_star
     else:
-        t = tuple(
-            t_i + hypers.t_step * unit * d for t_i, unit, d in zip(state.t, units, direction, strict=True)
-        )
+        t = tuple(t_i + hypers.t_step * unit * d for t_i, unit, d in zip(state.t, units, direction, strict=True))
     return state.replace(lam=lam, integral=integral, t=_clip(t, sets), moments=moments)
 
 
@@ -227,9 +225,7 @@ def _smoothed(oracle, state, sets, hypers, key) -> Estimates:
     key_lam, *keys_t = jax.random.split(key, 1 + len(state.t))
     units = _t_units(sets, state.t)
     shift_lam = hypers.radius * sets.lam_unit * _ball(key_lam, state.lam)
-    shift_t = tuple(
-        hypers.radius * u * _ball(k, t_i) for k, u, t_i in zip(keys_t, units, state.t, strict=True)
-    )
+    shift_t = tuple(hypers.radius * u * _ball(k, t_i) for k, u, t_i in zip(keys_t, units, state.t, strict=True))
 
     def at(sign):
         lam = jnp.maximum(state.lam + sign * shift_lam, 0.0)
@@ -250,9 +246,7 @@ def _ball(key: Key, like: Array) -> Array:
 def _adam(gradient, moments, count, b1=0.9, b2=0.999, eps=1e-8):
     first = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, moments[0], gradient)
     second = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), moments[1], gradient)
-    scaled = jax.tree.map(
-        lambda m, v: m / (1 - b1**count) / (jnp.sqrt(v / (1 - b2**count)) + eps), first, second
-    )
+    scaled = jax.tree.map(lambda m, v: m / (1 - b1**count) / (jnp.sqrt(v / (1 - b2**count)) + eps), first, second)
     return scaled, (first, second)
 
 
@@ -261,6 +255,4 @@ def _t_units(sets: Sets, t: Aux) -> tuple:
 
 
 def _clip(t: Aux, sets: Sets) -> Aux:
-    return tuple(
-        jnp.clip(t_i, low, high) for t_i, low, high in zip(t, sets.t_low, sets.t_high, strict=True)
-    )
+    return tuple(jnp.clip(t_i, low, high) for t_i, low, high in zip(t, sets.t_low, sets.t_high, strict=True))

@@ -21,9 +21,7 @@ class StepSizes(NamedTuple):
     t: float
 
 
-def lipschitz_t(
-    gamma: float, lam: Sequence[float], betas: Sequence[float], beta0: float | None = None
-) -> float:
+def lipschitz_t(gamma: float, lam: Sequence[float], betas: Sequence[float], beta0: float | None = None) -> float:
     """Lipschitz constant of the Lagrangian in t, on the return scale.
 
     `C = (1 - gamma)^-1 sqrt((1 + 1/beta_0)^2 + sum_i lam_i^2 (1 + 1/beta_i)^2)`
@@ -46,9 +44,7 @@ def lipschitz_t(
     return math.sqrt(total) / (1 - gamma)
 
 
-def step_sizes(
-    ell: float, C: float, sigma: float, delta: float, epsilon: float, diameter_lam: float
-) -> StepSizes:
+def step_sizes(ell: float, C: float, sigma: float, delta: float, epsilon: float, diameter_lam: float) -> StepSizes:
     """Theorem 3's steps.
 
         eta_lam = min{ 1/(2 ell), eps^2 / (16 ell S) }

@@ -96,9 +96,7 @@ def test_functional_environments_scan_and_vmap():
 
 def test_names_that_are_no_constraints_are_refused():
     with pytest.raises(ValueError, match=r"thresholds names power; constraints gives speed"):
-        rp.interop.from_functional(
-            Point(), lambda state: {"speed": state.metrics["speed"]}, thresholds={"power": 1.0}
-        )
+        rp.interop.from_functional(Point(), lambda state: {"speed": state.metrics["speed"]}, thresholds={"power": 1.0})
 
 
 def test_an_observation_that_is_no_vector_is_refused():
@@ -114,9 +112,7 @@ def test_without_brax_the_extra_is_named(monkeypatch):
 
 @pytest.fixture(scope="module")
 def brax_training():
-    return pytest.importorskip(
-        "brax.envs.wrappers.training", reason="brax is not installed: pip install -e '.[brax]'"
-    )
+    return pytest.importorskip("brax.envs.wrappers.training", reason="brax is not installed: pip install -e '.[brax]'")
 
 
 def test_brax_wrappers_run_our_tasks(brax_training):
@@ -161,9 +157,7 @@ def test_brax_sees_the_same_steps_as_we_do(brax_training):
 def test_brax_environment_becomes_ours(brax_training):
     from brax import envs
 
-    env = rp.interop.from_functional(
-        envs.get_environment("fast"), lambda state: {"reward": state.reward}, time_limit=3
-    )
+    env = rp.interop.from_functional(envs.get_environment("fast"), lambda state: {"reward": state.reward}, time_limit=3)
     states = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(0), 2))
     step = jax.jit(jax.vmap(env.step))
     for i in range(6):

@@ -82,9 +82,7 @@ def test_rest_is_worth_nothing_and_cvar_prices_the_excess():
 
 
 def test_beta_one_is_the_mean_whatever_t_is(batch):
-    neutral, tail = (
-        Problem(constraints=(Constraint("speed", 1.0, u),)) for u in (oce.mean(), oce.cvar(1.0))
-    )
+    neutral, tail = (Problem(constraints=(Constraint("speed", 1.0, u),)) for u in (oce.mean(), oce.cvar(1.0)))
     t = (jnp.array(0.0), jnp.array(-0.4))
     lam = jnp.array([2.0])
     chex.assert_trees_all_close(

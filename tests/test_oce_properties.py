@@ -95,9 +95,7 @@ REFERENCE = {
     "monotone_quadratic": lambda u: (1 - np.maximum(1 - 0.6 * u, 0) ** 2) / 1.2,
     "polynomial": lambda u: (1 - np.maximum(1 - 0.5 * u, 0) ** 3.5) / 1.75,
     "log": lambda u: 1.5 * np.log(np.maximum(1 + u / 1.5, 0)),
-    "smoothed_cvar": lambda u: np.select(
-        [u >= 0.24, u >= -0.56], [0.12, u - u**2 / 0.48], u / 0.3 + 0.8 * 0.49 / 0.6
-    ),
+    "smoothed_cvar": lambda u: np.select([u >= 0.24, u >= -0.56], [0.12, u - u**2 / 0.48], u / 0.3 + 0.8 * 0.49 / 0.6),
     "soft_cvar": lambda u: -(0.5 / 0.3) * np.log(0.7 + 0.3 * np.exp(-u / 0.5)),
 }
 

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
             _engines(id),
             *([_speed(id)] if args.speed else []),
         )
-    table_console().print(table)
+    table_console(170).print(table)
     return 0
 
 

@@ -15,9 +15,7 @@ def is_concrete(*values: ArrayLike) -> bool:
     return not any(isinstance(value, jax.core.Tracer) for value in values)
 
 
-def parameter(
-    name: str, value: ArrayLike, accepts: Callable[[ArrayLike], ArrayLike], described: str
-) -> ArrayLike:
+def parameter(name: str, value: ArrayLike, accepts: Callable[[ArrayLike], ArrayLike], described: str) -> ArrayLike:
     """`value` if `accepts(value)`; otherwise an error naming what is accepted, or NaN where it is traced."""
     if is_concrete(value):
         try:

@@ -116,9 +116,7 @@ def gradients(estimates: Estimates, lam: Array) -> tuple[Array, Aux]:
     return estimates.slack, (estimates.dt[0], *(lam[i] * d for i, d in enumerate(estimates.dt[1:])))
 
 
-def batch_t_star(
-    problem: Problem, reward: Array, quantities: Mapping[str, Array], weights: Array | None = None
-) -> Aux:
+def batch_t_star(problem: Problem, reward: Array, quantities: Mapping[str, Array], weights: Array | None = None) -> Aux:
     """The `t` that is best for this batch, exactly: the step without a step size."""
     xs = [reward, *(-_quantity(constraint, quantities) for constraint in problem.constraints)]
     return tuple(utility.t_star(x, weights) for utility, x in zip(problem.utilities, xs, strict=True))
