@@ -14,9 +14,9 @@ from riskppo_jax.lanes import Way
 _SHARE = 0.8  # of the free memory that a sweep may plan with
 
 
-def carried_bytes(job: Job) -> int:
-    """What one lane keeps from step to step."""
-    return lanes.state_bytes(job)
+def carried_bytes(job: Job, mode: str = "vmap") -> int:
+    """What one lane keeps from step to step; `map` reads the old states while it writes the new ones."""
+    return lanes.state_bytes(job) * (2 if mode == "map" else 1)
 
 
 def working_bytes(job: Job) -> int:
@@ -53,17 +53,17 @@ def choose_way(job: Job) -> Way:
     asked, count = job.settings.sweep, len(job.lanes)
     if not count:
         return Way()
-    carried, working, free = carried_bytes(job), working_bytes(job), _SHARE * free_bytes()
-    most = int((free - count * carried) / max(working, 1))  # lanes that can work at a time
+    kept, working, free = carried_bytes(job, "map"), working_bytes(job), _SHARE * free_bytes()
+    most = int((free - count * kept) / max(working, 1))  # lanes that can work at a time
     if most < 1:
         raise UserError(
-            f"sweep: {count} lanes of {_show(carried)} and {_show(working)} for one at work do not fit into "
-            f"{_show(free)}; accepts at most {max(int((free - working) / max(carried, 1)), 0)} lanes"
+            f"sweep: {count} lanes of {_show(kept)} and {_show(working)} for one at work do not fit into "
+            f"{_show(free)}; accepts at most {max(int((free - working) / max(kept, 1)), 0)} lanes"
         )
     together = jax.default_backend() != "cpu" and count <= most
     if asked.mode == "vmap" or (asked.mode == "auto" and together and not asked.batch):
         return Way("vmap", count)
-    # a core gains nothing from several lanes at a time, and one at a time rounds as the single run does
+    # a core gains little from several lanes at a time, and one at a time rounds as the single run does
     batch = 1 if jax.default_backend() == "cpu" else _divisor(count, most)
     return Way("map", min(asked.batch or batch, count))
 
@@ -71,14 +71,20 @@ def choose_way(job: Job) -> Way:
 def announce(job: Job, way: Way) -> str:
     """One line before compiling: what there is to do, what it takes, what there is, and the choice."""
     count, grid = len(job.lanes), job.settings.sweep.grid
-    carried, working, free = carried_bytes(job), working_bytes(job), free_bytes()
-    fits = max(int((_SHARE * free) / (carried + working)), 0)
-    physics = f", and what {job.engine} needs inside a step" if job.engine in ("mjx", "warp") else ""
-    at_once = "all at once" if way.mode == "vmap" else f"{way.batch} at a time"
+    kept, working, free = carried_bytes(job, way.mode), working_bytes(job), free_bytes()
+    physics = f" and what {job.engine} needs inside a step" if job.engine in ("mjx", "warp") else ""
+    if way.mode == "vmap":
+        at_once = "all at once"
+        each = f"{_show(kept + working)} per lane ({_show(kept)} carried, {_show(working)} at work)"
+        fits = int(_SHARE * free / (kept + working))
+    else:
+        at_once = f"{way.batch} at a time"
+        each = f"{_show(kept)} per lane, {_show(working)} more for each at work"
+        fits = int((_SHARE * free - way.batch * working) / kept)
     return (
         f"{count} lanes ({' x '.join(f'{len(values)} {name}' for name, values in grid.items())}) of "
-        f"{job.layout.num_envs} environments; {_show(carried + working)} per lane ({_show(carried)} carried, "
-        f"{_show(working)} at work{physics}), {_show(free)} free: about {fits:,} lanes fit; mode {way.mode}, {at_once}"
+        f"{job.layout.num_envs} environments; {each}{physics}; {_show(free)} free: about {max(fits, 0):,} lanes fit; "
+        f"mode {way.mode}, {at_once}"
     )
 
 

@@ -132,7 +132,7 @@ def _memory(repeats: int, words: tuple[str, ...], quick: bool) -> Iterator[Line]
             about = jax.jit(chunk, donate_argnums=0).lower(state, hypers).compile().memory_analysis()
             sizes[count] = about.argument_size_in_bytes + about.temp_size_in_bytes
         growth = (sizes[many] - sizes[few]) / (many - few)
-        announced = carried_bytes(job) + (working_bytes(job) if mode == "vmap" else 0)
+        announced = carried_bytes(job, mode) + (working_bytes(job) if mode == "vmap" else 0)
         yield Between(
             NATIVE, f"bytes per lane, {mode} / announced", job.layout.num_envs, growth, announced, unit="bytes",
             ratio=growth / announced, target=1.0,
