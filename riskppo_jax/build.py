@@ -225,7 +225,8 @@ def _env(settings: Settings, engine: str) -> Env:
 def _constraints(settings: Settings, env: Env) -> tuple[Constraint, ...]:
     entries = settings.constraints
     if entries is None:
-        entries = [name for name in env.constraint_names if name in env.thresholds or settings.threshold is not None]
+        usual = [name for name in env.constraint_names if name in env.thresholds]
+        entries = usual if usual or settings.threshold is None else list(env.constraint_names)
     if not isinstance(entries, list | tuple):
         raise UserError(f"constraints={entries}: accepts a list of names or of {{name, threshold, risk}}")
     found = []

@@ -117,3 +117,10 @@ def test_plan_uses_nearly_all_steps_and_never_more(total, every):
     chunks, size = plan(total * 64 + 63, 64, every)
     assert 0 < chunks * size <= total
     assert total - chunks * size <= max(1, total // 50)
+
+
+def test_a_number_limits_what_the_task_usually_limits_and_nothing_else():
+    job = build(read_settings(["env=SafetyPointGoal0-v0", "threshold=0.05"]))
+    assert [c.name for c in job.hypers.problem.constraints] == ["cost"]
+    job = build(read_settings(["env=SafetyPointGoal1-v0", "threshold=0.05", "constraints=[hazard_depth]"]))
+    assert [(c.name, c.threshold) for c in job.hypers.problem.constraints] == [("hazard_depth", 0.05)]
