@@ -76,9 +76,9 @@ def test_a_job_that_is_refused_elsewhere_says_so_here(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_submitit_local_trains(tmp_path, capsys):
-    words = ["env=SafetySwimmerVelocity-v1", "env.time_limit=20", "sweep.beta=[0.3,1.0]", "total_steps=128",
+    words = ["-m", "env=SafetySwimmerVelocity-v1", "env.time_limit=20", "sweep.beta=[0.3,1.0]", "total_steps=128",
              *(word for word in TINY if not word.startswith("env="))]  # fmt: skip
-    words += ["-m", "scheme.units=threshold,raw", "hydra/launcher=submitit_local", f"output={tmp_path}"]
+    words += ["scheme.units=threshold,raw", "hydra/launcher=submitit_local", f"output={tmp_path}"]
     assert main(["train", *words]) == 0
     for name in ("scheme.units=threshold", "scheme.units=raw"):
         assert len(json.loads((tmp_path / name / "summary.json").read_text())["lanes"]) == 2
