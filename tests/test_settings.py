@@ -124,3 +124,11 @@ def test_a_number_limits_what_the_task_usually_limits_and_nothing_else():
     assert [c.name for c in job.hypers.problem.constraints] == ["cost"]
     job = build(read_settings(["env=SafetyPointGoal1-v0", "threshold=0.05", "constraints=[hazard_depth]"]))
     assert [(c.name, c.threshold) for c in job.hypers.problem.constraints] == [("hazard_depth", 0.05)]
+
+
+def test_multirun_may_stand_anywhere(capsys):
+    from riskppo_jax.cli import main
+
+    for words in (["-m", "env=a,b"], ["env=a,b", "-m"], ["seed=1", "-m", "env=a,b"]):
+        assert main(["train", *words]) == 2
+        assert "env" in (said := capsys.readouterr().err) and "unrecognized" not in said

@@ -64,6 +64,8 @@ def _dispatch(argv: list[str]) -> int:
         if argv[:1] == [verb]:  # other verbs stay unloaded: `riskppo --help` is instant
             module = importlib.import_module(f"riskppo_jax.cli.{verb}")
             module.configure(sub)
+    if argv[:1] == ["train"]:  # as with Hydra, -m may stand anywhere among the settings
+        argv = ["train", *sorted(argv[1:], key=lambda word: not word.startswith("-"))]
     args = parser.parse_args(argv)
     return module.run(args)
 
