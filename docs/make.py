@@ -26,9 +26,15 @@ MEASURES: dict[str, dict[str, float]] = {
     "soft_cvar": {"beta": 0.3, "tau": 0.3},
 }
 
+# the same, of measures with several auxiliary variables
+SEVERAL: dict[str, dict[str, Any]] = {
+    "spectral": {"kappas": (0.5, 0.5), "betas": (0.1, 0.5)},
+    "evar": {"alpha": 0.3},
+}
+
 
 def pictures(folder: Path) -> list[Path]:
-    """A picture for every measure with one auxiliary variable."""
+    """A picture for every measure; where there are several auxiliary variables, of standard normal outcomes."""
     from riskppo_jax import plotting
     from riskppo_jax.risk import oce
 
@@ -37,6 +43,11 @@ def pictures(folder: Path) -> list[Path]:
     for name, parameters in MEASURES.items():
         words = ", ".join(f"{key}={value:g}" for key, value in parameters.items())
         figure = plotting.utility(oce.MEASURES[name](**parameters), u, f"{name}({words})")
+        written += plotting.save(figure, folder / f"risk_{name}", formats=("png",))
+    normal = np.random.default_rng(0).normal(size=20_000).astype(np.float32)
+    for name, parameters in SEVERAL.items():
+        words = ", ".join(f"{key}={value}" for key, value in parameters.items())
+        figure = plotting.pointwise(oce.MEASURES[name](**parameters), normal, f"{name}({words})")
         written += plotting.save(figure, folder / f"risk_{name}", formats=("png",))
     return written
 

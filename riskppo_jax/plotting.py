@@ -163,6 +163,23 @@ def utility(measure: Utility, u: np.ndarray, title: str | None = None) -> "Figur
         return figure
 
 
+def pointwise(measure: Utility, samples: np.ndarray, title: str | None = None) -> "Figure":
+    """A measure with several auxiliary variables, at those best for `samples`: worth and weight of outcomes."""
+    x = np.linspace(samples.min(), samples.max(), 401).astype(np.float32)
+    t = measure.t_star(samples)
+    worth = np.asarray(measure.pointwise(x, t))
+    with _figure(PAGE * 0.75, 2.0) as figure:
+        left, right = figure.subplots(1, 2)
+        left.plot(x, x, ":", color=_GREY, label="mean")
+        left.plot(x, worth, color=BLUE, label="$t + g(x - t)$")
+        left.set(xlabel="$x$", ylabel="utility", ylim=(3 * x.min(), 1.2 * x.max()), title=title or measure.name)
+        left.legend()
+        right.plot(x, np.gradient(worth, x), color=ORANGE)
+        right.axhline(1.0, color=_GREY, ls=":")
+        right.set(xlabel="$x$", ylabel="weight", ylim=(0.0, None))
+        return figure
+
+
 def write_figures(
     runs: Sequence["Run"], folder: Path, formats: Sequence[str] = FORMATS, most: int | None = None
 ) -> list[Path]:

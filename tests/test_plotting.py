@@ -75,3 +75,11 @@ def test_mistakes_are_one_line(tmp_path, capsys):
     for words in ([str(run)], [str(tmp_path), "--formats", "bmp"], [str(tmp_path / "none")]):
         assert main(["plot", *words]) == 2
         assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_a_measure_with_several_auxiliary_variables_has_its_picture():
+    samples = np.random.default_rng(0).normal(size=2000).astype(np.float32)
+    figure = plotting.pointwise(oce.spectral((0.5, 0.5), (0.1, 0.5)), samples)
+    weight = figure.axes[1].lines[0].get_ydata()
+    assert weight[5] == pytest.approx(0.5 / 0.1 + 0.5 / 0.5, rel=0.02)  # worst outcomes count at both levels
+    assert abs(weight[-5]) < 1e-3  # the best at neither
