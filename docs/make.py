@@ -1,6 +1,6 @@
-"""What the documentation shows and nobody should type: pictures of risk measures, tables of benchmarks.
+"""What the documentation shows and nobody should type: pictures of risk measures and tasks, tables of benchmarks.
 
-python docs/make.py            # docs/img/risk_*.png and docs/benchmarks.md
+python docs/make.py            # docs/img/risk_*.png, docs/img/tasks_*.png, docs/img/robots.png, docs/benchmarks.md
 """
 
 import json
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 
 ROOT = Path(__file__).parent.parent
 # name -> parameters of the picture
@@ -32,6 +33,13 @@ SEVERAL: dict[str, dict[str, Any]] = {
     "evar": {"alpha": 0.3},
 }
 
+# sheet -> its tasks, from left to right
+SHEETS = {f"tasks_{task.lower()}": [f"SafetyPoint{task}{level}-v0" for level in range(3)]
+          for task in ("Goal", "Button", "Push", "Circle")}  # fmt: skip
+SHEETS["robots"] = [f"Safety{robot}Goal1-v0" for robot in ("Point", "Car", "Racecar", "Doggo", "Ant")]
+# of worlds where 0 hides the robot or leaves it alone in a corner
+SEEDS = {"SafetyPointButton1-v0": 3, "SafetyPointButton2-v0": 7, "SafetyPointPush1-v0": 9}
+
 
 def pictures(folder: Path) -> list[Path]:
     """A picture for every measure; where there are several auxiliary variables, of standard normal outcomes."""
@@ -50,6 +58,45 @@ def pictures(folder: Path) -> list[Path]:
         figure = plotting.pointwise(oce.MEASURES[name](**parameters), normal, f"{name}({words})")
         written += plotting.save(figure, folder / f"risk_{name}", formats=("png",))
     return written
+
+
+def sheets(folder: Path, wanted: dict[str, list[str]] = SHEETS) -> list[Path]:
+    """Sheets of tasks as `riskppo render --random` shows them; none where nothing can draw off-screen."""
+    from riskppo_jax.errors import UserError
+    from riskppo_jax.render import find_backend
+
+    try:
+        find_backend()
+    except UserError as error:
+        print(f"the pictures of tasks stay as they are: {error}")
+        return []
+    written = []
+    for name, ids in wanted.items():
+        width, height, zoom = (300, 300, 2) if name == "robots" else (480, 360, 1)
+        image = _sheet(ids, width, height, zoom).quantize(256, dither=Image.Dither.NONE)
+        written.append(folder / f"{name}.png")
+        image.save(written[-1], optimize=True)
+    return written
+
+
+def _sheet(ids: list[str], width: int, height: int, zoom: int) -> Image.Image:
+    """Tasks side by side, each under its id: from above, and the middle of what the tracking camera sees."""
+    import jax
+
+    from riskppo_jax.envs.registry import make_env
+    from riskppo_jax.render import random_policy, record, views
+
+    gap, head = 6, 30
+    sheet = Image.new("RGB", (len(ids) * (width + gap) - gap, head + 2 * height + gap), "white")
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(18)
+    for column, id in enumerate(ids):
+        env, left = make_env(id), column * (width + gap)
+        found = views(record(env, random_policy(env), 1, jax.random.key(SEEDS.get(id, 0))), zoom * width, zoom * height)
+        x, y = (zoom - 1) * width // 2, (zoom - 1) * height // 2
+        draw.text((left + width / 2, head / 2), id, fill="black", font=font, anchor="mm")
+        sheet.paste(Image.fromarray(found["top"]).resize((width, height)), (left, head))
+        sheet.paste(Image.fromarray(found["track"]).crop((x, y, x + width, y + height)), (left, head + height + gap))
+    return sheet
 
 
 def benchmarks(files: list[Path]) -> str:
@@ -91,7 +138,7 @@ def _word(value: Any) -> str:
 
 
 def main() -> int:
-    written = pictures(ROOT / "docs" / "img")
+    written = pictures(ROOT / "docs" / "img") + sheets(ROOT / "docs" / "img")
     page = ROOT / "docs" / "benchmarks.md"
     page.write_text(benchmarks(sorted((ROOT / "experiments" / "bench").glob("*.json"))))
     print(f"{len(written)} pictures, {page.relative_to(ROOT)}")

@@ -14,7 +14,7 @@ from riskppo_jax.engines.base import resolve
 from riskppo_jax.envs.base import Env
 from riskppo_jax.envs.registry import list_envs, make_env
 from riskppo_jax.errors import UserError
-from riskppo_jax.parallel import ENVS, LANES, SpreadEnv, make_mesh
+from riskppo_jax.parallel import ENVS, LANES, SpreadEnv, fewest, make_mesh, on_own_cores
 from riskppo_jax.risk import oce
 from riskppo_jax.risk.lagrangian import Constraint, Problem
 from riskppo_jax.risk.utility import Utility
@@ -25,7 +25,7 @@ from riskppo_jax.train import Hypers, Trainer, make_train
 SHARDS = ("auto", LANES, ENVS, "none")
 MODES = ("auto", "vmap", "map")  # how the lanes of a sweep are run
 _BELOW = {
-    "lam_step": 0.0, "t_step": 0.0, "lam_gain": 0.0, "lam_damping": 0.0, "slack_clip": 0.0, "gain_clip": 0.0,
+    "lam_step": 0.0, "lam_delay": 0.0, "t_step": 0.0, "lam_gain": 0.0, "lam_damping": 0.0, "slack_clip": 0.0, "gain_clip": 0.0,
     "gain_warmup": 1.0, "radius": 0.0, "lam_growth": 1.0, "lam_patience": 1.0, "lam_max": 0.0, "lam_init": 0.0,
 }  # fmt: skip
 
@@ -84,12 +84,15 @@ def _mesh(settings: Settings, lanes: int) -> Mesh | None:
         raise UserError("shard=envs: accepts a single run; a sweep accepts lanes or none")
     if settings.shard == "none" and jax.process_count() > 1:
         raise UserError("shard=none: accepts one process; several accept lanes (a sweep) or envs (a single run)")
-    if count == 1 or settings.shard == "none":
+    own = on_own_cores() and not settings.devices
+    if own and lanes:
+        count = fewest(lanes, count)
+    if count == 1 or settings.shard == "none" or (own and settings.shard == "auto" and not lanes):
         return None
     if jax.process_count() > 1 and count != there:
         raise UserError(f"devices={settings.devices}: several processes accept 0, all {there} devices")
     axis, size = (LANES, lanes) if lanes else (ENVS, settings.layout.num_envs)
-    if size % count:
+    if size % count and not (own and lanes):
         what = f"sweep: {size} lanes" if lanes else f"layout.num_envs={size}"
         raise UserError(f"{what} do not divide over {count} devices; accepts a multiple of {count}, another devices=N "
                         "or shard=none")  # fmt: skip

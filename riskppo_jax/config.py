@@ -76,7 +76,8 @@ class PPOHypers:
     value_coef: ArrayLike = 0.5
     value_clip: ArrayLike = 0.2  # only with `Layout.clip_value_loss`
     entropy_coef: ArrayLike = 0.0
-    max_grad_norm: ArrayLike = 0.5
+    max_grad_norm: ArrayLike = 0.5  # of each network
+    target_kl: ArrayLike = 0.02  # mean divergence from the acting policy that ends an update's epochs; infinity never
     adam_eps: ArrayLike = 1e-5
     obs_clip: ArrayLike = 10.0  # in standard deviations
 
@@ -92,10 +93,11 @@ def check_ppo_hypers(hypers: PPOHypers) -> None:
         "value_clip": (0.0, math.inf),
         "entropy_coef": (-math.inf, math.inf),
         "max_grad_norm": (0.0, math.inf),
+        "target_kl": (0.0, math.inf),
         "adam_eps": (0.0, math.inf),
         "obs_clip": (0.0, math.inf),
     }
-    positive = ("clip", "value_clip", "max_grad_norm", "adam_eps", "obs_clip")
+    positive = ("clip", "value_clip", "max_grad_norm", "target_kl", "adam_eps", "obs_clip")
     for name, (low, high) in ranges.items():
         value = float(getattr(hypers, name))
         # no limit at all is a fair wish for whatever bounds something

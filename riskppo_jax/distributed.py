@@ -17,6 +17,7 @@ from riskppo_jax.settings import Settings
 
 _WORD = "riskppo"  # what processes say to each other before JAX takes over
 _lines: list[socket.socket] = []  # from process 0 to the others, held while the run lasts
+_WHO = ("coordinator", "processes", "rank")
 _HEARTBEAT = 30  # seconds of silence after which a process counts as lost
 
 
@@ -26,11 +27,10 @@ def start(settings: Settings) -> None:
     `distributed.coordinator`, `distributed.processes` and `distributed.rank` say who takes part; inside a SLURM
     step of several tasks nothing needs to be said. To be called before anything is computed.
     """
-    asked = settings.distributed
-    given = {name: getattr(asked, name) for name in ("coordinator", "processes", "rank")}
-    under_slurm = int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1) > 1 and "SLURM_PROCID" in os.environ
-    if all(value is None for value in given.values()) and not under_slurm:
+    if not asked_for(settings):
         return
+    asked, under_slurm = settings.distributed, _under_slurm()
+    given = {name: getattr(asked, name) for name in _WHO}
     if jax.distributed.is_initialized():
         return
     options: dict[str, Any] = {}
@@ -54,6 +54,15 @@ def start(settings: Settings) -> None:
         ) from error
     with _silence():
         agree(0)  # the first message between processes
+
+
+def asked_for(settings: Settings) -> bool:
+    """Whether this is to be one process of several."""
+    return _under_slurm() or any(getattr(settings.distributed, name) is not None for name in _WHO)
+
+
+def _under_slurm() -> bool:
+    return int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1) > 1 and "SLURM_PROCID" in os.environ
 
 
 def count() -> int:

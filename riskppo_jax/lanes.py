@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from riskppo_jax import evaluation
 from riskppo_jax.build import Job
 from riskppo_jax.errors import UserError
 from riskppo_jax.evaluation import EVALUATION_SEED, Evaluation
 from riskppo_jax.grid import points as product
-from riskppo_jax.parallel import lanes_apart, put, spread_state
+from riskppo_jax.parallel import lanes_apart, put, spread_state, with_ghosts
 from riskppo_jax.train import Hypers, RunState, Trainer, scan_steps
 from riskppo_jax.types import Key, Metrics, PyTree
 
@@ -62,7 +63,9 @@ class Runner:
 
     def __init__(self, job: Job, way: Way):
         self._init, self._chunk = programs(job, way)
-        self._inputs = inputs(job)
+        self._lanes = len(job.lanes)
+        self._ghosts = -self._lanes % job.mesh.size if job.mesh and job.lanes else 0
+        self._inputs = with_ghosts(inputs(job), self._ghosts)
         self._spread = spread_state(jax.eval_shape(self._init, *self._inputs), job.mesh) if job.mesh else None
         self._run: Callable | None = None
         if self._spread:
@@ -77,11 +80,15 @@ class Runner:
 
     def put(self, state: RunState) -> RunState:
         """A restored state, where the program wants it."""
-        return self._spread.put(state) if self._spread else state
+        return self._spread.put(with_ghosts(state, self._ghosts)) if self._spread else state
 
     def fetch(self, state: RunState) -> RunState:
         """The state as this process alone can use it; all processes must ask together."""
-        return self._spread.fetch(state) if self._spread else state
+        return self._own(self._spread.fetch(state)) if self._spread else state
+
+    def _own(self, tree: PyTree) -> PyTree:
+        """The lanes that somebody asked for."""
+        return jax.tree.map(lambda x: x[: self._lanes], tree) if self._ghosts else tree
 
     def compile(self, state: RunState) -> None:
         """Compiles the chunk; `state` gives the shapes."""
@@ -97,7 +104,7 @@ class Runner:
         """The next chunk: the state afterwards (the one given is gone) and its metrics on the host."""
         state, metrics = self._run(state, self._inputs[1])
         if self._spread:
-            metrics = self._spread.fetch(metrics, jax.tree.map(lambda _: self._spread.inputs, metrics))
+            metrics = self._own(self._spread.fetch(metrics, jax.tree.map(lambda _: self._spread.inputs, metrics)))
         return state, jax.device_get(metrics)
 
 
@@ -117,10 +124,12 @@ def run_episodes(job: Job, state: RunState, deterministic: bool, episodes: int, 
     noise = None if noises[0] is None else jnp.asarray(noises, float)
     clip = jnp.asarray([lane.hypers.ppo.obs_clip for lane in job.lanes], float)
     limit = getattr(job.env, "limit", None) or 1000
+    mesh = job.mesh if jax.process_count() == 1 else None  # evaluation is the business of process 0
+    ghosts = -len(job.lanes) % mesh.size if mesh else 0
     totals, (quantities, visited) = _episodes(
-        state.learner.params, state.moments, noise, clip,
+        *with_ghosts((state.learner.params, state.moments, noise, clip), ghosts),
         env=job.env, networks=job.trainer.networks, episodes=episodes, deterministic=deterministic, limit=limit,
-        way=way,
+        way=way, mesh=mesh,
     )  # fmt: skip
     reward, cost, length, terminated = (np.asarray(x) for x in totals)
     quantities, visited = {name: np.asarray(x) for name, x in quantities.items()}, np.asarray(visited)
@@ -132,13 +141,14 @@ def run_episodes(job: Job, state: RunState, deterministic: bool, episodes: int, 
     ]
 
 
-@partial(jax.jit, static_argnames=("env", "networks", "episodes", "deterministic", "limit", "way"))
-def _episodes(params, moments, noise, clip, *, way: Way, **static):
+@partial(jax.jit, static_argnames=("env", "networks", "episodes", "deterministic", "limit", "way", "mesh"))
+def _episodes(params, moments, noise, clip, *, way: Way, mesh: Mesh | None, **static):
     def one(params, moments, noise, clip):
         key = jax.random.key(EVALUATION_SEED)
         return evaluation._episodes(key, params, moments, noise, clip, **static)
 
-    return over_lanes(one, way)(params, moments, noise, clip)
+    every = over_lanes(one, way)
+    return (lanes_apart(every, mesh) if mesh else every)(params, moments, noise, clip)
 
 
 class Swept(NamedTuple):

@@ -12,6 +12,8 @@ from flax import struct
 
 from riskppo_jax.types import Array, ArrayLike
 
+MEMORY = 50  # rollouts after which the reward's scale forgets: prices move, and so does what a policy earns
+
 
 @struct.dataclass
 class Moments:
@@ -104,7 +106,9 @@ def update_reward_scale(
         return jnp.where(done, 0.0, returns), returns
 
     last, returns = jax.lax.scan(accumulate, scale.returns, (reward, done, keep))
-    return RewardScale(returns=last, moments=update_moments(scale.moments, returns, keep))
+    remembered = jnp.minimum(scale.moments.count, MEMORY * float(reward.size))
+    moments = update_moments(scale.moments.replace(count=remembered), returns, keep)
+    return RewardScale(returns=last, moments=moments)
 
 
 def reward_factor(scale: RewardScale) -> Array:

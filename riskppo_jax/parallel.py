@@ -6,7 +6,9 @@ minibatch, and XLA averages the gradients; weights, prices and statistics are th
 """
 
 import math
+import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +22,28 @@ from riskppo_jax.types import Array, Key, PyTree
 LANES, ENVS = "lanes", "envs"  # names of the mesh's one axis
 
 
+def cores_as_devices() -> None:
+    """Makes every core of this machine a device of JAX's CPU backend, so that lanes can train side by side.
+
+    A lane keeps hardly more than one core busy. To be called before anything is computed, where it is too late
+    nothing happens; a wish in `XLA_FLAGS` stands.
+    """
+    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+        return
+    with suppress(RuntimeError):  # JAX is at work already
+        jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+
+
+def on_own_cores() -> bool:
+    """Whether the devices are the cores of `cores_as_devices`, and not ones that somebody asked for."""
+    return jax.default_backend() == "cpu" and jax.config.jax_num_cpu_devices > 0 and jax.process_count() == 1
+
+
+def fewest(lanes: int, devices: int) -> int:
+    """As many devices as finish so many lanes in the fewest rounds, and no more."""
+    return math.ceil(lanes / math.ceil(lanes / devices))
+
+
 def make_mesh(axis: str, devices: int = 0) -> Mesh:
     """All devices of all processes (or the first few) in a row."""
     return Mesh(np.array(jax.devices()[: devices or None]), (axis,), axis_types=(AxisType.Auto,))
@@ -29,6 +53,15 @@ def lanes_apart(function: Callable, mesh: Mesh) -> Callable:
     """`function` of stacked lanes, each device with its own part of them."""
     spec = PartitionSpec(LANES)
     return jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+
+
+def with_ghosts(tree: PyTree, count: int) -> PyTree:
+    """Stacked lanes with the last one repeated `count` times: every device has equally many."""
+
+    def padded(x: Array) -> Array:
+        return jnp.concatenate([x, jnp.repeat(x[-1:], count, axis=0)])
+
+    return jax.tree.map(lambda x: padded(jnp.asarray(x)), tree) if count else tree
 
 
 class SpreadEnv:

@@ -78,9 +78,10 @@ def announce(job: Job, way: Way) -> str:
         each = f"{_show(kept + working)} per lane ({_show(kept)} carried, {_show(working)} at work)"
         fits = int(_SHARE * free / (kept + working))
     else:
-        at_once = f"{way.batch} at a time"
+        working_lanes = way.batch * (job.mesh.size if job.mesh else 1)
+        at_once = f"{working_lanes} at a time"
         each = f"{_show(kept)} per lane, {_show(working)} more for each at work"
-        fits = int((_SHARE * free - way.batch * working) / kept)
+        fits = int((_SHARE * free - working_lanes * working) / kept)
     return (
         f"{count} lanes ({' x '.join(f'{len(values)} {name}' for name, values in grid.items())}) of "
         f"{job.layout.num_envs} environments; {each}{physics}; {_show(free)} free: about {max(fits, 0):,} lanes fit; "

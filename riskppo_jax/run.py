@@ -26,6 +26,7 @@ from riskppo_jax.build import Job, build
 from riskppo_jax.display import Display, SweepDisplay
 from riskppo_jax.errors import UserError
 from riskppo_jax.lanes import Way
+from riskppo_jax.parallel import cores_as_devices
 from riskppo_jax.room import announce, choose_way
 from riskppo_jax.settings import DistributedSettings, Settings, differences, from_dict, to_dict
 from riskppo_jax.train import BAD_ITERATIONS, RunState
@@ -54,6 +55,9 @@ def train(settings: Settings) -> int:
     """
     began = time.monotonic()
     distributed.start(settings)
+    apart = settings.sweep.grid and settings.shard != "none" and settings.devices != 1
+    if apart and not distributed.asked_for(settings):
+        cores_as_devices()
     job = build(settings)
     folder, leads = Path(settings.output), distributed.leads()
     try:

@@ -63,6 +63,7 @@ class DualHypers:
     """
 
     lam_step: ArrayLike = 0.05  # eta_lam
+    lam_delay: ArrayLike = 0  # steps before a price moves: a policy that earns nothing yet answers it by standing still
     t_step: ArrayLike = 0.02  # eta_t
     lam_gain: ArrayLike = 6.0  # proportional term of `pi`
     gain_clip: ArrayLike = 0.05  # largest slack that term sees
@@ -194,13 +195,15 @@ def _move(rule, sets, state, estimate, price, hypers, t_star) -> DualState:
     moments = state.moments
     if rule.lam == "adam":
         (slack, direction), moments = _adam((slack, direction), moments, state.count + 1)
+    since = state.count - hypers.lam_delay
+    slack = jnp.where(since >= 0, slack, 0.0)
     integral = jnp.clip(state.integral - hypers.lam_step * sets.lam_unit * slack, 0.0, state.lam_max)
     lam = integral
     if rule.lam == "pi":
         before = jnp.clip(state.previous.slack / sets.slack_unit, -hypers.slack_clip, hypers.slack_clip)
-        shrinks = jnp.where(state.count > 0, before - slack, 0.0)
+        shrinks = jnp.where(since > 0, before - slack, 0.0)
         near = jnp.clip(slack, -hypers.gain_clip, hypers.gain_clip)
-        gain = hypers.lam_gain * jnp.minimum((state.count + 1) / hypers.gain_warmup, 1.0)
+        gain = hypers.lam_gain * jnp.clip((since + 1) / hypers.gain_warmup, 0.0, 1.0)
         push = hypers.lam_damping * jnp.maximum(shrinks, 0.0) - gain * near
         lam = jnp.clip(integral + sets.lam_unit * push, 0.0, state.lam_max)
     if rule.t == "quantile":

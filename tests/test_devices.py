@@ -9,9 +9,11 @@ import pytest
 TESTS = os.path.dirname(__file__)
 
 
-def run_on(devices: int, what: str) -> str:
-    """Runs a check of this file in a process that sees so many devices."""
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+def run_on(devices: int | None, what: str) -> str:
+    """Runs a check of this file in a process that sees so many devices, or as many as it makes itself."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    if devices:
+        flags += f" --xla_force_host_platform_device_count={devices}"
     done = subprocess.run(
         [sys.executable, __file__, what], env=os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": TESTS},
         capture_output=True, text=True, check=False,
@@ -24,6 +26,17 @@ def run_on(devices: int, what: str) -> str:
 @pytest.mark.parametrize("what", ["lanes", "envs"])
 def test_spread_equals_one_device(devices, what):
     assert f"{what} on {devices} devices: agree" in run_on(devices, what)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_lanes_on_the_cores_of_this_machine_equal_single_runs():
+    assert "devices: agree" in run_on(None, "cores")
+
+
+def test_devices_for_the_fewest_rounds():
+    from riskppo_jax.parallel import fewest
+
+    assert [fewest(lanes, 8) for lanes in (1, 5, 8, 9, 10, 16, 17)] == [1, 5, 8, 5, 5, 8, 6]
 
 
 def test_what_does_not_divide_is_refused():
@@ -43,6 +56,7 @@ def _compare(what: str) -> None:
     from riskppo_jax.build import build
     from riskppo_jax.engines.cache import enable_cache
     from riskppo_jax.lanes import Runner, Way
+    from riskppo_jax.parallel import cores_as_devices
     from riskppo_jax.settings import read_settings
 
     def arrays(tree):
@@ -50,19 +64,22 @@ def _compare(what: str) -> None:
         return [np.asarray(plain(x)) for x in jax.tree.leaves(tree)]
 
     enable_cache()
-    found = []
-    for where in ("none", what):
-        grid = ["sweep.seed=2", "sweep.beta=[0.3,1.0]"] if what == "lanes" else []
+    grids = {"lanes": ["sweep.seed=2", "sweep.beta=[0.3,1.0]"], "envs": [], "cores": ["sweep.seed=3"]}
+    if what == "cores":
+        cores_as_devices()
+    found, grid = [], grids[what]
+    for where in ("none", {"cores": "auto"}.get(what, what)):
         runner = Runner(job := build(read_settings([*TINY, *grid, f"shard={where}", "total_steps=64"])), Way("map"))
         state = runner.start()
         runner.compile(state)
         state, metrics = runner(state)
         if job.mesh:
-            assert len(state.envs.reward.sharding.device_set) == jax.device_count()
+            assert len(state.envs.reward.sharding.device_set) == job.mesh.size
             assert runner.put(runner.fetch(state)).envs.reward.sharding == state.envs.reward.sharding
+        assert where == "none" or job.mesh
         found.append([*arrays(runner.fetch(state)), *arrays(metrics)])
     for one, many in zip(*found, strict=True):
-        if what == "lanes":
+        if what != "envs":
             assert one.tobytes() == many.tobytes()
         else:
             np.testing.assert_allclose(one, many, rtol=1e-4, atol=1e-6)

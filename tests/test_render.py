@@ -1,7 +1,9 @@
 """Recordings, frames and films; what draws is skipped where neither EGL nor OSMesa can."""
 
 import functools
+import importlib.util
 import sys
+from pathlib import Path
 
 import jax
 import mujoco
@@ -18,6 +20,7 @@ from riskppo_jax.render import scene
 from riskppo_jax.report import replay
 
 HOPPER = "SafetyHopperVelocity-v1"
+ROOT = Path(__file__).parent.parent
 
 
 @functools.cache
@@ -130,6 +133,56 @@ def test_a_run_can_be_filmed(drawing, tmp_path, monkeypatch):
     assert main(["report", str(run)]) == 0  # records the policy where that was not done before
     (recorded,) = replay.read_replays(run).values()
     assert recorded["frames"] == 10 and recorded["thresholds"] == {"velocity": pytest.approx(0.7402)}
+
+
+def test_things_keep_their_colours_and_are_all_in_the_picture(drawing):
+    """From above lamps do not bleach them, and the camera rises until the tall pillars fit."""
+    env = rp.make_env("SafetyPointPush2-v0")
+    found = render.record(env, render.random_policy(env), 1)
+    frames = render.views(found, 320, 240)
+    for name in ("push_box", "pillar0"):
+        near = np.abs(frames["top"] / 255 - found.model.geom(name).rgba[:3]).max(-1) < 0.1
+        assert near.sum() > 100 and not near[[0, -1]].any() and not near[:, [0, -1]].any()
+    data = mujoco.MjData(found.model)
+    found.place(data, 0)
+    own = found.model.camera("top").pos[2]
+    assert scene.top_camera(found.model, data).distance > own
+    data.mocap_pos[:, :2] = 0.0
+    mujoco.mj_forward(found.model, data)
+    assert scene.top_camera(found.model, data).type == mujoco.mjtCamera.mjCAMERA_FIXED
+
+
+def test_sky_where_nothing_is_drawn(drawing):
+    model = mujoco.MjModel.from_xml_string(scene._TINY)
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    with render.Scene(model, 64, 48) as surface:
+        frame = surface.draw(data, scene.tracking_camera(model))
+    np.testing.assert_array_equal(frame[[0, -1], 0], scene._SKY[::-1])
+
+
+def docs_make():
+    spec = importlib.util.spec_from_file_location("docs_make", ROOT / "docs" / "make.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_sheets_of_tasks(drawing, tmp_path):
+    make = docs_make()
+    assert all((ROOT / "docs" / "img" / f"{name}.png").stat().st_size < 250_000 for name in make.SHEETS)
+    (path,) = make.sheets(tmp_path, {"tasks_circle": ["SafetyPointCircle1-v0"]})
+    with Image.open(path) as image:
+        assert image.width == 480 and len(image.convert("RGB").getcolors(1 << 16)) > 50
+
+
+def test_where_nothing_can_draw_the_sheets_stay(monkeypatch, tmp_path, capsys):
+    def fail():
+        raise UserError("rendering: no renderer")
+
+    monkeypatch.setattr(render, "find_backend", fail)
+    assert docs_make().sheets(tmp_path) == [] and not list(tmp_path.iterdir())
+    assert capsys.readouterr().out == "the pictures of tasks stay as they are: rendering: no renderer\n"
 
 
 @pytest.mark.parametrize("words", [[], ["run", "--random", HOPPER], ["--random", HOPPER, "--size", "7x9"],

@@ -107,10 +107,22 @@ def test_one_step_is_clipped_adam():
     got, metrics = update(jax.random.key(3))
     chain = optax.chain(optax.clip_by_global_norm(0.1), optax.adam(0.01, eps=1e-5))
     grads = jax.jit(jax.grad(lambda p: ppo_loss(p, batch, networks, hypers, layout)[0]))(learner.params)
-    updates, _ = chain.update(grads, chain.init(learner.params))
-    want = optax.apply_updates(learner.params, updates)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), got.params, want)
-    np.testing.assert_allclose(metrics["ppo/grad_norm"], optax.tree.norm(grads), rtol=1e-5)
+    for name in ("actor", "critic"):  # each network's gradient is clipped by itself
+        before, own = getattr(learner.params, name), getattr(grads, name)
+        assert optax.tree.norm(own) > 0.1
+        want = optax.apply_updates(before, chain.update(own, chain.init(before))[0])
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), getattr(got.params, name), want)
+    np.testing.assert_allclose(metrics["ppo/grad_norm"], optax.tree.norm(grads.actor), rtol=1e-5)
+
+
+def test_epochs_end_once_the_policy_has_moved_far_enough(small):
+    learner, batch, _, update = small
+    all_epochs, whole = update(learner, batch, PPOHypers(target_kl=jnp.inf), 0.01)
+    stopped, part = update(learner, batch, PPOHypers(target_kl=1e-9), 0.01)
+    assert (whole["ppo/epochs"], part["ppo/epochs"]) == (LAYOUT.num_epochs, 1)
+    assert stopped.optimizer.count == LAYOUT.num_minibatches < all_epochs.optimizer.count
+    assert part["ppo/skipped"] == 0 and jnp.isfinite(part["ppo/loss"])
+    assert part["ppo/approx_kl"] < whole["ppo/approx_kl"]
 
 
 @pytest.fixture(scope="module")

@@ -69,21 +69,14 @@ def _films(found: "Recording", out: Path, label: str, width: int, height: int) -
 
 
 def _pictures(found: "Recording", out: Path, label: str, width: int, height: int) -> list[Path]:
-    import mujoco
     from PIL import Image
 
-    from riskppo_jax.render import Scene
-    from riskppo_jax.render.scene import top_camera, tracking_camera
+    from riskppo_jax.render import views
 
-    data = mujoco.MjData(found.model)
-    found.place(data, 0)
     written = []
-    with Scene(found.model, width, height) as scene:
-        cameras = (("top", top_camera(found.model, data)), ("track", tracking_camera(found.model)))
-        for name, camera in cameras:
-            path = out / f"{label}_{name}.png"
-            Image.fromarray(scene.draw(data, camera)).save(path)
-            written.append(path)
+    for name, frame in views(found, width, height).items():
+        written.append(out / f"{label}_{name}.png")
+        Image.fromarray(frame).save(written[-1])
     return written
 
 

@@ -1,10 +1,14 @@
 """Loading MuJoCo models, and keeping MuJoCo from writing a log file into the working directory."""
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import mujoco
+
+_hush = threading.Lock()
+_hushed: list[Callable | None] = []  # what was in force before, for everyone inside `quiet`
 
 
 def load_packaged(xml: str) -> mujoco.MjModel:
@@ -24,13 +28,16 @@ def load_packaged(xml: str) -> mujoco.MjModel:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Drops MuJoCo's warnings, which otherwise go to stderr and `MUJOCO_LOG.TXT`."""
-    before = mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(_ignore)
+    """Drops MuJoCo's warnings, which otherwise go to stderr and `MUJOCO_LOG.TXT`; threads may overlap in here."""
+    with _hush:
+        _hushed.append(mujoco.get_mju_user_warning())
+        mujoco.set_mju_user_warning(_ignore)
     try:
         yield
     finally:
-        mujoco.set_mju_user_warning(before)
+        with _hush:
+            last = _hushed.pop()
+            mujoco.set_mju_user_warning(_ignore if _hushed else last)
 
 
 def _ignore(message: str) -> None:

@@ -8,6 +8,8 @@ state.
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from math import prod
 
@@ -27,9 +29,6 @@ _POST = {"cfrc_ext": mujoco.mj_rnePostConstraint}  # fields `mj_step` leaves sta
 _BAD = [int(getattr(mujoco.mjtWarning, f"mjWARN_BAD{what}")) for what in ("QPOS", "QVEL", "QACC", "CTRL")]
 _MOCAP = int(mujoco.mjtState.mjSTATE_MOCAP_POS) | int(mujoco.mjtState.mjSTATE_MOCAP_QUAT)
 _SIZES_KEPT = 8  # batches of different sizes kept for reuse by one engine
-
-# Every batch uses all cores, so calls from several devices take turns instead of sharing them.
-_turn = threading.Lock()
 
 
 class NativeEngine:
@@ -55,8 +54,10 @@ class NativeEngine:
         self._shapes = {name: np.shape(getattr(data, name)) for name in fields}
         self._moved = track.stop - track.start if track else 0
         self._size = sum(map(prod, self._shapes.values())) + self._moved
-        self._rows = OrderedDict()  # number of worlds -> _Rows, most recent last
-        self._carried = self._room(1).carried + self._moved
+        self._idle: OrderedDict[int, list[_Rows]] = OrderedDict()  # by number of worlds, most recent last
+        self._door = threading.Lock()
+        with self._room(1) as rows:
+            self._carried = rows.carried + self._moved
 
     def init(self, qpos: Array, qvel: Array, mocap: Array | None = None, where: Array | bool = True) -> Sim:
         args = [jnp.asarray(qpos, float), jnp.asarray(qvel, float), jnp.asarray(where).reshape(1)]
@@ -86,8 +87,7 @@ class NativeEngine:
 
     def _init_rows(self, qpos, qvel, where, mocap=None):
         dtype = qpos.dtype
-        with _turn:
-            rows = self._room(len(qpos))
+        with self._room(len(qpos)) as rows:
             ids = np.flatnonzero(where[:, 0]).astype(np.int32)
             rows.state[ids] = rows.default
             rows.fields["qpos"][ids] = qpos[ids]
@@ -100,8 +100,7 @@ class NativeEngine:
 
     def _step_rows(self, carry, ctrl, mocap=None):
         before = carry.view(np.float64)
-        with _turn:
-            rows = self._room(len(carry))
+        with self._room(len(carry)) as rows:
             rows.load(before)
             rows.fields["ctrl"][:] = ctrl
             bad = self._guard(rows)
@@ -120,8 +119,7 @@ class NativeEngine:
     def poses(self, carry) -> tuple[np.ndarray, np.ndarray]:
         """See `Engine`."""
         words = np.ascontiguousarray(carry).view(np.float64)[None]
-        with _turn:
-            rows = self._room(1)
+        with self._room(1) as rows:
             rows.load(words[:, : rows.carried])
             parts = (("mocap_pos", 3), ("mocap_quat", 4))  # said in full: NumPy cannot guess at nothing
             mocap = [rows.fields[name][0].reshape(self.model.nmocap, size) for name, size in parts]
@@ -135,13 +133,21 @@ class NativeEngine:
             rows.state[bad] = rows.default
         return bad
 
-    def _room(self, n: int) -> "_Rows":
-        if n not in self._rows:
-            self._rows[n] = _Rows(self.model, n, self._fields, self._track, self._settle)
-            if len(self._rows) > _SIZES_KEPT:
-                self._rows.popitem(last=False)
-        self._rows.move_to_end(n)
-        return self._rows[n]
+    @contextmanager
+    def _room(self, n: int) -> Iterator["_Rows"]:
+        """Buffers for `n` worlds that nobody else uses meanwhile: every device calls from a thread of its own."""
+        with self._door:
+            idle = self._idle.setdefault(n, [])
+            self._idle.move_to_end(n)
+            if len(self._idle) > _SIZES_KEPT:
+                self._idle.popitem(last=False)
+            rows = idle.pop() if idle else None
+        if rows is None:
+            rows = _Rows(self.model, n, self._fields, self._track, self._settle)
+        try:
+            yield rows
+        finally:
+            idle.append(rows)
 
 
 class _Rows:
@@ -269,5 +275,7 @@ def _columns(model: mujoco.MjModel, batch: Batch) -> list[tuple[int, int]]:
 
 
 def _threads() -> int:
-    """Threads of one batch call: the cores this process may use, or `RISKPPO_THREADS`."""
-    return int(os.environ.get("RISKPPO_THREADS") or len(os.sched_getaffinity(0)))
+    """Threads of one batch call: `RISKPPO_THREADS`, or this device's share of the cores this process may use."""
+    cores = len(os.sched_getaffinity(0))
+    sharing = jax.local_device_count() if jax.default_backend() == "cpu" else 1
+    return int(os.environ.get("RISKPPO_THREADS") or max(1, cores // sharing))

@@ -2,7 +2,7 @@
 
 from riskppo_jax.render.record import Recording, policy_of, random_policy, record
 from riskppo_jax.render.scene import Scene, find_backend
-from riskppo_jax.render.video import film, write_gif, write_mp4
+from riskppo_jax.render.video import film, views, write_gif, write_mp4
 
 __all__ = [
     "Recording",
@@ -12,6 +12,7 @@ __all__ = [
     "policy_of",
     "random_policy",
     "record",
+    "views",
     "write_gif",
     "write_mp4",
 ]

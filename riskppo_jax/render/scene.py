@@ -21,6 +21,8 @@ from riskppo_jax.errors import UserError
 BACKENDS = ("egl", "osmesa")
 _TINY = "<mujoco><worldbody><light pos='0 0 3'/><geom size='.3'/></worldbody></mujoco>"
 _SECONDS = 60  # for a child to draw one frame
+_EVERYWHERE = 0.4  # of the light comes from everywhere, the rest from the lamps
+_SKY = ((220, 228, 240), (134, 160, 205))  # at the bottom and at the top of a frame
 
 
 @functools.cache
@@ -88,6 +90,7 @@ class Scene:
         self._scene = mujoco.MjvScene(model, maxgeom=4096)
         for flag in (mujoco.mjtRndFlag.mjRND_REFLECTION, mujoco.mjtRndFlag.mjRND_SHADOW):
             self._scene.flags[flag] = False  # a third of the time to draw where there is no GPU
+        self._open = mujoco.mjtTexture.mjTEXTURE_SKYBOX.value not in model.tex_type
         self._option = mujoco.MjvOption()
         self._rect = mujoco.MjrRect(0, 0, width, height)
 
@@ -103,10 +106,30 @@ class Scene:
         mujoco.mjv_updateScene(
             self.model, data, self._option, None, camera, mujoco.mjtCatBit.mjCAT_ALL.value, self._scene
         )
+        _even_light(self._scene)
         mujoco.mjr_render(self._rect, self._scene, self._context)
         pixels = np.empty((self._rect.height, self._rect.width, 3), np.uint8)
-        mujoco.mjr_readPixels(pixels, None, self._rect, self._context)
-        return pixels[::-1]
+        depth = np.empty(pixels.shape[:2], np.float32) if self._open else None
+        mujoco.mjr_readPixels(pixels, depth, self._rect, self._context)
+        return (pixels if depth is None else _with_sky(pixels, depth))[::-1]
+
+
+def _with_sky(pixels: np.ndarray, depth: np.ndarray) -> np.ndarray:
+    """Sky where nothing was drawn, and over the pixel beside it, which is half black; the first row is the lowest."""
+    bare = np.pad(depth == 1.0, 1)
+    bare = bare[1:-1, 1:-1] | bare[2:, 1:-1] | bare[1:-1, 2:] | bare[1:-1, :-2]
+    sky = np.linspace(*_SKY, len(pixels)).astype(np.uint8)
+    return np.where(bare[..., None], sky[:, None], pixels)
+
+
+def _even_light(scene: mujoco.MjvScene) -> None:
+    """Lamps that add up to one: things have the colours they are given, and sides in the shade are not black."""
+    lamps = scene.lights[: scene.nlight]
+    whole = max(float(sum(lamp.diffuse for lamp in lamps).max()), 1e-6) if lamps else 1.0
+    for i, lamp in enumerate(lamps):
+        lamp.ambient[:] = _EVERYWHERE if i == 0 else 0.0
+        lamp.diffuse[:] *= (1.0 - _EVERYWHERE) / whole
+        lamp.specular[:] *= 0.2
 
 
 def tracking_camera(model: mujoco.MjModel) -> mujoco.MjvCamera:
@@ -125,11 +148,18 @@ def tracking_camera(model: mujoco.MjModel) -> mujoco.MjvCamera:
 
 
 def top_camera(model: mujoco.MjModel, data: mujoco.MjData) -> mujoco.MjvCamera:
-    """The model's own `top` camera; where it has none, straight down on all that can move or be met."""
+    """The model's own `top` camera, raised where it would cut something off; else straight down on all there is."""
     camera = mujoco.MjvCamera()
     found = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, "top")
     if found >= 0:
-        camera.type, camera.fixedcamid = mujoco.mjtCamera.mjCAMERA_FIXED, found
+        x, y, height = data.cam_xpos[found]
+        needed = _height_to_see_all(model, data, (x, y))
+        if needed <= height or data.cam_xmat[found, 8] < 0.999:  # it sees all, or does not look down
+            camera.type, camera.fixedcamid = mujoco.mjtCamera.mjCAMERA_FIXED, found
+            return camera
+        mujoco.mjv_defaultFreeCamera(model, camera)
+        camera.lookat[:] = x, y, 0.0
+        camera.azimuth, camera.elevation, camera.distance = 90.0, -90.0, needed
         return camera
     mujoco.mjv_defaultFreeCamera(model, camera)
     solid = [i for i in range(model.ngeom) if model.geom_type[i] != mujoco.mjtGeom.mjGEOM_PLANE]
@@ -140,6 +170,18 @@ def top_camera(model: mujoco.MjModel, data: mujoco.MjData) -> mujoco.MjvCamera:
     camera.azimuth, camera.elevation = 90.0, -90.0
     camera.distance = 1.4 * max(float((high - low)[:2].max()), 1.0)
     return camera
+
+
+def _height_to_see_all(model: mujoco.MjModel, data: mujoco.MjData, centre: tuple[float, float]) -> float:
+    """How high above `centre` a camera sees all but the world's own geoms, in a picture at least as wide as high."""
+    things = np.flatnonzero(model.geom_bodyid > 0)
+    if not len(things):
+        return 0.0
+    turns = data.geom_xmat[things].reshape(-1, 3, 3)
+    half = np.einsum("nij,nj->ni", np.abs(turns), model.geom_aabb[things, 3:])
+    where = data.geom_xpos[things] + np.einsum("nij,nj->ni", turns, model.geom_aabb[things, :3])
+    reach = (np.abs(where[:, :2] - centre) + half[:, :2]).max(1)
+    return float((where[:, 2] + half[:, 2] + 1.03 * reach / np.tan(np.radians(model.vis.global_.fovy) / 2)).max())
 
 
 if __name__ == "__main__":  # the child of `backend_problem`

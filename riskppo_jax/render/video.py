@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from riskppo_jax.errors import UserError
 from riskppo_jax.render.record import Recording
-from riskppo_jax.render.scene import Scene, calm_forks, tracking_camera
+from riskppo_jax.render.scene import Scene, calm_forks, top_camera, tracking_camera
 
 FPS = 30  # at most; slower physics gives its own rate
 _BLUE, _ORANGE, _WHITE, _SHADE = (86, 180, 233), (230, 120, 0), (255, 255, 255), (0, 0, 0, 175)
@@ -35,6 +35,15 @@ def film(recording: Recording, width: int = 640, height: int = 480, overlay: boo
             recording.place(data, step)
             frame = scene.draw(data, camera)
             yield annotate(frame, recording, step) if overlay else frame
+
+
+def views(recording: Recording, width: int = 640, height: int = 480) -> dict[str, np.ndarray]:
+    """The first step from above (`top`) and from the camera that follows the robot (`track`)."""
+    data = mujoco.MjData(recording.model)
+    recording.place(data, 0)
+    cameras = {"top": top_camera(recording.model, data), "track": tracking_camera(recording.model)}
+    with Scene(recording.model, width, height) as scene:
+        return {name: scene.draw(data, camera) for name, camera in cameras.items()}
 
 
 def annotate(frame: np.ndarray, recording: Recording, step: int) -> np.ndarray:

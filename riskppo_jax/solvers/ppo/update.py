@@ -67,7 +67,11 @@ def ppo_update(
     layout: Layout,
     lr: ArrayLike | None = None,
 ) -> tuple[Learner, Metrics]:
-    """`num_epochs` passes over the batch, each in a new order, one Adam step per minibatch.
+    """At most `num_epochs` passes over the batch, each in a new order, one Adam step per minibatch.
+
+    The passes end early once one of them has seen, on average, a policy further than `target_kl` from the one that
+    acted. The gradients of the two networks are clipped apart: a policy with little noise left has steep ones, and
+    shrinking the critic's with them would stop it from learning.
 
     A step whose loss or gradient is not finite is not taken: weights and optimiser stay as they are, and it
     is counted. Metrics are means over the steps that were taken.
@@ -88,6 +92,7 @@ def ppo_update(
     lr = hypers.lr if lr is None else lr
     adam = optax.scale_by_adam(eps=hypers.adam_eps)
     weights, unravel = ravel_pytree(learner.params)
+    of_actor = jnp.arange(weights.size) < ravel_pytree(learner.params.actor)[0].size  # comes first
 
     def loss(weights: Array, minibatch: Batch):
         return ppo_loss(unravel(weights), minibatch, networks, hypers, layout)
@@ -95,25 +100,36 @@ def ppo_update(
     def gradient_step(carry, minibatch: Batch):
         weights, optimizer, streak = carry
         (value, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(weights, minibatch)
-        norm = jnp.sqrt(jnp.sum(gradient * gradient))
-        shrink = jnp.minimum(1.0, hypers.max_grad_norm / jnp.maximum(norm, 1e-12))
+        squared = gradient * gradient
+        actor, critic = (jnp.sqrt(jnp.sum(jnp.where(own, squared, 0.0))) for own in (of_actor, ~of_actor))
+        norms = jnp.where(of_actor, actor, critic)
+        shrink = jnp.minimum(1.0, hypers.max_grad_norm / jnp.maximum(norms, 1e-12))
         direction, stepped = adam.update(shrink * gradient, optimizer)
-        taken = jnp.isfinite(value) & jnp.isfinite(norm)
+        taken = jnp.isfinite(value) & jnp.isfinite(actor + critic)
         weights = jnp.where(taken, weights - lr * direction, weights)
         optimizer = jax.tree.map(lambda new, old: jnp.where(taken, new, old), stepped, optimizer)
         streak = jnp.where(taken, 0, streak + 1)
-        metrics |= {"ppo/grad_norm": norm, "taken": taken, "streak": streak}
+        metrics |= {"ppo/grad_norm": actor, "taken": taken, "skipped": ~taken, "streak": streak}
         return (weights, optimizer, streak), metrics
 
-    def epoch(carry, key: Key):
+    def run_epoch(carry, key: Key):
         order = shuffled(key, layout.batch_size).reshape(layout.num_minibatches, layout.minibatch_size)
         minibatches = jax.tree.map(lambda x: over_devices(x.at[order].get(mode="promise_in_bounds"), axis=1), batch)
         return jax.lax.scan(gradient_step, carry, minibatches)
 
+    def epoch(carry, key: Key):
+        near, carry = carry
+        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(run_epoch, carry, key)[1])
+        carry, steps = jax.lax.cond(near, run_epoch, lambda carry, _: (carry, nothing), carry, key)
+        taken = steps["taken"]
+        moved = jnp.sum(jnp.where(taken, steps["ppo/approx_kl"], 0.0)) / jnp.maximum(jnp.sum(taken), 1)
+        return (near & (moved <= hypers.target_kl), carry), steps
+
     carry = (weights, learner.optimizer, learner.skip_streak)
-    carry, steps = jax.lax.scan(epoch, carry, jax.random.split(key, layout.num_epochs))
+    start = (jnp.ones((), bool), carry)
+    (_, carry), steps = jax.lax.scan(epoch, start, jax.random.split(key, layout.num_epochs))
     weights, optimizer, streak = carry
-    skipped = jnp.sum(~steps["taken"], dtype=jnp.int32)
+    skipped = jnp.sum(steps["skipped"], dtype=jnp.int32)
     updated = Learner(
         params=unravel(weights),
         optimizer=optimizer,
@@ -158,6 +174,7 @@ def _summary(steps: Metrics, skipped: Array) -> Metrics:
     means = {name: jnp.sum(jnp.where(taken, x, 0.0)) / count for name, x in logged.items()}
     return means | {
         "ppo/first_log_ratio": steps["ppo/first_log_ratio"][0, 0],
+        "ppo/epochs": jnp.sum(jnp.any(taken | steps["skipped"], axis=1)),
         "ppo/skipped": skipped,
         "ppo/skip_streak": jnp.max(steps["streak"]),
     }
