@@ -12,7 +12,7 @@ from flax import struct
 
 from riskppo_jax.types import Array, ArrayLike
 
-MEMORY = 50  # rollouts after which the reward's scale forgets: prices move, and so does what a policy earns
+MEMORY = 20  # rollouts after which the reward's scale forgets: prices move, and so does what a policy earns
 
 
 @struct.dataclass
@@ -27,10 +27,11 @@ class Moments:
 
 @struct.dataclass
 class RewardScale:
-    """Discounted return of each environment so far, and the moments of all such returns."""
+    """Discounted return of each environment so far, the moments of all such returns, and those of value targets."""
 
     returns: Array  # [env]
     moments: Moments
+    targets: Moments  # of what the critic is to predict, in units of the scaled reward
 
 
 def init_moments(shape: tuple[int, ...] = ()) -> Moments:
@@ -82,7 +83,7 @@ def deviation(moments: Moments) -> Array:
 
 def init_reward_scale(num_envs: int) -> RewardScale:
     """The scale before any reward was seen; its factor is 1."""
-    return RewardScale(returns=jnp.zeros(num_envs), moments=init_moments())
+    return RewardScale(returns=jnp.zeros(num_envs), moments=init_moments(), targets=init_moments())
 
 
 def update_reward_scale(
@@ -108,7 +109,27 @@ def update_reward_scale(
     last, returns = jax.lax.scan(accumulate, scale.returns, (reward, done, keep))
     remembered = jnp.minimum(scale.moments.count, MEMORY * float(reward.size))
     moments = update_moments(scale.moments.replace(count=remembered), returns, keep)
-    return RewardScale(returns=last, moments=moments)
+    return scale.replace(returns=last, moments=moments)
+
+
+def to_value(scale: RewardScale, output: Array) -> Array:
+    """The value that a critic's output stands for: `mean + sd output`.
+
+    A critic that has to learn a large mean first, and small differences around it with what is left of its precision,
+    learns no differences.
+    """
+    return scale.targets.mean + deviation(scale.targets) * output
+
+
+def to_output(scale: RewardScale, value: Array) -> Array:
+    """What a critic should put out for this value; the inverse of `to_value`."""
+    return (value - scale.targets.mean) / deviation(scale.targets)
+
+
+def update_targets(scale: RewardScale, target: Array, valid: Array | None = None) -> RewardScale:
+    """Takes in the value targets `[T, N]` of a rollout; old ones are forgotten as the reward's are."""
+    remembered = jnp.minimum(scale.targets.count, MEMORY * float(target.size))
+    return scale.replace(targets=update_moments(scale.targets.replace(count=remembered), target, valid))
 
 
 def reward_factor(scale: RewardScale) -> Array:

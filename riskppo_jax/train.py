@@ -25,8 +25,11 @@ from riskppo_jax.normalize import (
     init_moments,
     init_reward_scale,
     reward_factor,
+    to_output,
+    to_value,
     update_moments,
     update_reward_scale,
+    update_targets,
 )
 from riskppo_jax.risk import lagrangian
 from riskppo_jax.risk.lagrangian import Aux, Problem
@@ -180,10 +183,11 @@ def make_train(
             priced = priced_steps(hypers.problem, state.dual, batch, scheme.constant)
         scale = update_reward_scale(state.scale, priced, batch.terminated | batch.truncated, ppo.gamma, batch.valid)
         advantage, target = gae(
-            priced * reward_factor(scale), batch.value, batch.next_value, batch.terminated, batch.truncated,
-            ppo.gamma, ppo.gae_lambda, batch.valid,
+            priced * reward_factor(scale), to_value(scale, batch.value), to_value(scale, batch.next_value),
+            batch.terminated, batch.truncated, ppo.gamma, ppo.gae_lambda, batch.valid,
         )  # fmt: skip
-        samples = make_batch(batch, advantage, target, state.moments, ppo.obs_clip)
+        samples = make_batch(batch, advantage, to_output(scale, target), state.moments, ppo.obs_clip)
+        scale = update_targets(scale, target, batch.valid)
         learner, metrics = ppo_update(key, state.learner, samples, networks, ppo, layout, lr)
         moments = state.moments
         if layout.normalize_observations:
