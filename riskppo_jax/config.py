@@ -67,17 +67,20 @@ class Layout:
 
 @struct.dataclass
 class PPOHypers:
-    """Numbers of the PPO update; every field may be swept with `vmap`. The defaults are the paper's table."""
+    """Numbers of the PPO update; every field may be swept with `vmap`.
+
+    The defaults are the paper's table, but for `gae_lambda` (0.95 there) and `target_kl` (none there).
+    """
 
     lr: ArrayLike = 3e-4  # at the start; `linear_decay` brings it to zero
     gamma: ArrayLike = 0.99
-    gae_lambda: ArrayLike = 0.95
+    gae_lambda: ArrayLike = 0.9
     clip: ArrayLike = 0.2  # on the probability ratio
     value_coef: ArrayLike = 0.5
     value_clip: ArrayLike = 0.2  # only with `Layout.clip_value_loss`
     entropy_coef: ArrayLike = 0.0
     max_grad_norm: ArrayLike = 0.5  # of each network
-    target_kl: ArrayLike = 0.02  # mean divergence from the acting policy that ends an update's epochs; infinity never
+    target_kl: ArrayLike = 0.05  # mean divergence from the acting policy that ends an update's epochs; infinity never
     adam_eps: ArrayLike = 1e-5
     obs_clip: ArrayLike = 10.0  # in standard deviations
 

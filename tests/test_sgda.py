@@ -114,7 +114,7 @@ def gaussian_bandit(rule, start, hypers, count=6000):
 
         def oracle(lam, t):
             p, excess = tail(m, t[1])
-            return Estimates(m, (c + t[1] - excess / beta)[None], (jnp.zeros(()), 1 - p / beta))
+            return Estimates(m, (c + t[1] - excess / beta)[None], (jnp.zeros(()), 1 - p / beta), (excess / beta)[None])
 
         dual = sgda.dual_step(rule, sets, dual, oracle, hypers, (jnp.zeros(()), -(m + s * norm.ppf(1 - beta))))
         return (m, dual), None

@@ -1,0 +1,133 @@
+"""The paper's figures and what goes beyond them: trains what is missing and keeps the results beside this file.
+
+    python experiments/run.py [PART ...] [--only NAME ...] [--runs runs/paper] [--list]
+
+A part is a set of `riskppo train` commands, `PARTS` below; seeds of one setting are lanes of one program. Everything
+resumes: what is finished is skipped, what was interrupted goes on. Each command leaves `PART/NAME.json` (the run's
+`summary.json` with the command, and lambda's last fifth of training) and a picture; a part with several leaves
+`PART/*.png` that compare them. `python experiments/check.py` then says which claims hold.
+"""
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from riskppo_jax.cli import main as riskppo
+from riskppo_jax.plotting import write_figures
+from riskppo_jax.runs import read_log, read_runs
+
+HERE = Path(__file__).parent
+ROBOTS = ("HalfCheetah", "Hopper", "Swimmer", "Walker2d", "Ant", "Humanoid")
+TASKS = ("Goal1", "Button1", "Push1", "Circle1")
+HOPPER = ["experiment=velocity", "env=SafetyHopperVelocity-v1"]
+
+Commands = dict[str, list[str]]  # name -> settings
+
+
+def velocity(limits: str, robots: tuple[str, ...], seeds: int) -> Commands:
+    """Every robot under a CVaR constraint on its speed."""
+    return {
+        robot.lower(): ["experiment=velocity", f"env=Safety{robot}Velocity-v1", f"threshold={limits}",
+                        f"sweep.seed={seeds}"]
+        for robot in robots
+    }  # fmt: skip
+
+
+def navigation(reset: str, seeds: int) -> Commands:
+    """Point's tasks, unconstrained and with the benchmark's cost as constraint."""
+    limit = "paper" if reset == "fixed" else "v1"
+    return {
+        f"{task.lower()}-{algo}": ["experiment=navigation", f"env=SafetyPoint{task}-v0", f"env.reset={reset}",
+                                   f"threshold={limit}", f"algo={algo}", f"sweep.seed={seeds}"]
+        for task in TASKS
+        for algo in ("riskppo", "ppo")
+    }  # fmt: skip
+
+
+PARTS: dict[str, Commands] = {
+    "velocity": velocity("paper", ROBOTS[:4], 5),  # the paper has no limits for the others
+    "velocity_v1": velocity("v1", ROBOTS, 3),
+    "navigation_fixed": navigation("fixed", 5),
+    "navigation_random": navigation("random", 3),
+    "frontier": {"hopper": [*HOPPER, "sweep.beta=[0.05,0.1,0.3,1.0]", "sweep.seed=3"]},
+    "per_step_or_return": {
+        algo: [*HOPPER, f"algo={algo}", "sweep.seed=3"] for algo in ("riskppo", "cvar_return", "ppo_lagrangian")
+    },
+    "averse_objective": {
+        "hopper": [*HOPPER, "objective=cvar", "sweep.objective.beta=[0.3,1.0]", "sweep.seed=3"],
+    },
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all of them by default")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="of a part's commands")
+    parser.add_argument("--runs", type=Path, default=Path("runs/paper"), help="where to train (default: %(default)s)")
+    parser.add_argument("--list", action="store_true", help="print the commands and train nothing")
+    args = parser.parse_args()
+    for part in args.parts or PARTS:
+        if part not in PARTS:
+            parser.error(f"{part} is not known; accepts {', '.join(PARTS)}")
+        for name, words in PARTS[part].items():
+            if args.only and name not in args.only:
+                continue
+            folder = args.runs / part / name
+            words = [*words, f"output={folder}", "resume=true"]
+            print("riskppo train " + " ".join(words), flush=True)
+            if args.list:
+                continue
+            code = riskppo(["train", *words])
+            if code:
+                return code
+            keep(folder, HERE / part / name, "riskppo train " + " ".join(words))
+        if not args.list:
+            compare(args.runs / part, HERE / part)
+    return 0
+
+
+def keep(run: Path, stem: Path, command: str) -> None:
+    """The run's summary with what the claims need of its log, and the four panels of its first lane."""
+    stem.parent.mkdir(exist_ok=True)
+    summary = json.loads((run / "summary.json").read_text())
+    log = read_log(run / "metrics.jsonl")
+    for i, lane in enumerate(summary["lanes"]):
+        own = [point for point in log if point.get("sweep/lane", 0) == i]
+        if lane["constraints"]:
+            lane["lam_last_fifth"] = last_fifth(np.asarray([point["constraint0/lam"] for point in own], float))
+        del lane["hypers"]  # in the run's config.yaml, and the same for all lanes but for `point`
+    write_json(stem.with_suffix(".json"), {"command": command, **summary})
+    figures = sorted((run / "figures").glob("*overview*.png"))
+    if figures:
+        shutil.copyfile(figures[0], stem.with_suffix(".png"))
+
+
+def compare(runs: Path, out: Path) -> None:
+    """Learning curves, and reward against risk, of all finished runs of a part."""
+    finished = [run for run in read_runs([runs]) if run.summary]
+    if sum(len(run.lanes) for run in finished) < 2:
+        return
+    draft = runs / "figures"
+    for path in write_figures(finished, draft, ("png",)):
+        if path.stem.startswith(("frontier", "curves", "learning")):
+            shutil.copyfile(path, out / path.name)
+
+
+def last_fifth(lam: np.ndarray) -> dict[str, float]:
+    """Mean, drift (fitted line's rise over the stretch) and standard deviation around it."""
+    late = lam[-max(len(lam) // 5, 2) :]
+    x = np.linspace(-0.5, 0.5, len(late))
+    drift = float(np.polyfit(x, late, 1)[0])
+    return {"mean": float(late.mean()), "drift": drift, "sd": float(np.std(late - drift * x))}
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
