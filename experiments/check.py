@@ -1,52 +1,112 @@
-"""Re-reads the committed results and prints the paper's claims with pass or miss; exit 0 only if all pass.
+"""Re-reads the committed results and prints the claims with pass or miss; exit 0 only if all pass.
 
 python experiments/check.py
 """
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 HERE = Path(__file__).parent
 WEIGHTS = {"Humanoid": 1.25}  # reward per speed, 1 elsewhere
 SURVIVAL = {"Hopper": 1.0, "Walker2d": 1.0, "Ant": 1.0, "Humanoid": 5.0}  # reward per step, 0 elsewhere
+PAPER_NAVIGATION = {"goal1": 13.56, "button1": 2.58, "push1": 2.42, "circle1": 39.19}  # reward at no cost
+UNCONSTRAINED_RISK = 0.5  # share of unconstrained PPO's cost that a constrained policy may keep, random layouts
 
+Summary = dict[str, Any]
 Claim = tuple[str, bool, str]  # what is claimed, whether it holds, the numbers
 
 
 def main() -> int:
-    claims = [(path.stem, *claim) for path in sorted((HERE / "velocity").glob("*.json")) for claim in velocity(path)]
-    if not claims:
-        print("nothing to check: run experiments/velocity.py first")
-        return 1
+    claims = []
+    for part, judge in JUDGES.items():
+        results = {path.stem: json.loads(path.read_text()) for path in sorted((HERE / part).glob("*.json"))}
+        claims += [(f"{part}/{name}", *claim) for name, *claim in judge(results)]
+        if not results:
+            print(f"none  {part:<30} no results yet: python experiments/run.py {part}")
     for name, what, holds, numbers in claims:
-        print(f"{'pass' if holds else 'MISS'}  {name:<20} {what:<52} {numbers}")
+        print(f"{'pass' if holds else 'MISS'}  {name:<30} {what:<52} {numbers}")
     missed = sum(not holds for _, _, holds, _ in claims)
     print(f"check: claims={len(claims)} passed={len(claims) - missed} missed={missed}")
-    return 1 if missed else 0
+    return 1 if missed or not claims else 0
 
 
-def velocity(path: Path) -> Iterator[Claim]:
-    """The claims about one task, over all seeds that were run."""
-    summary = json.loads(path.read_text())
-    lanes = summary["lanes"]
-    limits = [lane["constraints"][0] for lane in lanes]
-    off = [abs(-c["t"] - c["sampled"]["quantile"]) / c["sampled"]["quantile"] for c in limits]
-    yield "-t within 1% of the quantile (median), none beyond 3%", median(off) <= 0.01 and max(off) <= 0.03, shares(off)
-    upper = [c["risk_value_ci"][1] / c["threshold"] for c in limits]
-    yield "upper bound of CVaR <= 1.01 c, mean action", max(upper) <= 1.01, shares(upper)
-    top = ceiling(summary)
-    reward = [lane["eval"]["reward_mean"] / top for lane in lanes]
-    yield "reward >= 95% of its ceiling (97% median)", min(reward) >= 0.95 and median(reward) >= 0.97, shares(reward)
-    steady = [abs(lane["lam_last_fifth"]["drift"]) / max(lane["lam_last_fifth"]["mean"], 1e-9) for lane in lanes]
-    yield "lambda drifts by < 10% of itself over the last fifth", max(steady) < 0.1, shares(steady)
-    length = [lane["eval"]["length_mean"] for lane in lanes]
-    yield "episodes of full length (> 950)", min(length) > 950, " ".join(f"{x:.0f}" for x in length)
+def velocity(results: dict[str, Summary]) -> Iterator[tuple[str, str, bool, str]]:
+    """The paper's claims about each robot, over all seeds that were run."""
+    for name, summary in results.items():
+        lanes = summary["lanes"]
+        limits = [lane["constraints"][0] for lane in lanes]
+        off = [abs(-c["t"] - c["sampled"]["quantile"]) / c["sampled"]["quantile"] for c in limits]
+        near = median(off) <= 0.01 and max(off) <= 0.03
+        yield name, "-t within 1% of the quantile (median), none beyond 3%", near, shares(off)
+        upper = [c["risk_value_ci"][1] / c["threshold"] for c in limits]
+        yield name, "upper bound of CVaR <= 1.01 c, mean action", max(upper) <= 1.01, shares(upper)
+        reward = [lane["eval"]["reward_mean"] / ceiling(summary) for lane in lanes]
+        high = min(reward) >= 0.95 and median(reward) >= 0.97
+        yield name, "reward >= 95% of its ceiling (97% median)", high, shares(reward)
+        steady = [abs(lane["lam_last_fifth"]["drift"]) / max(lane["lam_last_fifth"]["mean"], 1e-9) for lane in lanes]
+        yield name, "lambda drifts by < 10% of itself over the last fifth", max(steady) < 0.1, shares(steady)
+        length = [lane["eval"]["length_mean"] for lane in lanes]
+        yield name, "episodes of full length (> 950)", min(length) > 950, " ".join(f"{x:.0f}" for x in length)
 
 
-def ceiling(summary: dict[str, Any]) -> float:
+def navigation_fixed(results: dict[str, Summary]) -> Iterator[tuple[str, str, bool, str]]:
+    """The paper's table: no cost at all, and at least its reward, in every seed."""
+    for name, summary in results.items():
+        task, _, algo = name.partition("-")
+        if algo == "riskppo":
+            cost = [lane["eval"]["cost_mean"] for lane in summary["lanes"]]
+            yield name, "no cost in 100 episodes", max(cost) == 0.0, shares(cost)
+            reward = [lane["eval"]["reward_mean"] for lane in summary["lanes"]]
+            floor = PAPER_NAVIGATION[task]
+            yield name, f"reward at least the paper's {floor}", min(reward) >= floor, shares(reward)
+
+
+def navigation_random(results: dict[str, Summary]) -> Iterator[tuple[str, str, bool, str]]:
+    """With a new layout in every episode: the limit, and what is left of unconstrained PPO's cost."""
+    for name, summary in results.items():
+        task, _, algo = name.partition("-")
+        if algo != "riskppo":
+            continue
+        upper = [lane["constraints"][0]["risk_value_ci"][1] / lane["constraints"][0]["threshold"]
+                 for lane in summary["lanes"]]  # fmt: skip
+        yield name, "upper bound of CVaR <= 1.01 c, mean action", max(upper) <= 1.01, shares(upper)
+        free = results.get(f"{task}-ppo")
+        if free:
+            cost = mean(lane["eval"]["cost_mean"] for lane in summary["lanes"])
+            unconstrained = mean(lane["eval"]["cost_mean"] for lane in free["lanes"])
+            holds = cost <= UNCONSTRAINED_RISK * unconstrained
+            yield name, "at most half of unconstrained PPO's cost", holds, f"{cost:.1f} of {unconstrained:.1f}"
+
+
+def frontier(results: dict[str, Summary]) -> Iterator[tuple[str, str, bool, str]]:
+    """At the same limit a more averse measure leaves less mean, while the risk itself stays at the limit."""
+    for name, summary in results.items():
+        by_beta: dict[float, list[dict[str, Any]]] = {}
+        for lane in summary["lanes"]:
+            by_beta.setdefault(lane["point"]["risk.beta"], []).append(lane["constraints"][0])
+        betas = sorted(by_beta)
+        means = [mean(c["mean"] / c["threshold"] for c in by_beta[beta]) for beta in betas]
+        rising = all(low <= high + 0.01 for low, high in pairwise(means))
+        yield name, f"mean over c rises with beta {betas}", rising, shares(means)
+        risks = [mean(c["risk_value"] / c["threshold"] for c in by_beta[beta]) for beta in betas]
+        kept = all(0.93 <= risk <= 1.01 for risk in risks)
+        yield name, "risk within [0.93 c, 1.01 c] at every beta", kept, shares(risks)
+
+
+JUDGES = {
+    "velocity": velocity,
+    "velocity_v1": velocity,
+    "navigation_fixed": navigation_fixed,
+    "navigation_random": navigation_random,
+    "frontier": frontier,
+}
+
+
+def ceiling(summary: Summary) -> float:
     """`1000 (w c + healthy bonus)`: the reward of moving at the limit all the time, without any effort."""
     robot = summary["env"].removeprefix("Safety").removesuffix("Velocity-v1")
     limit = summary["lanes"][0]["constraints"][0]["threshold"]

@@ -25,8 +25,9 @@ from riskppo_jax.train import Hypers, Trainer, make_train
 SHARDS = ("auto", LANES, ENVS, "none")
 MODES = ("auto", "vmap", "map")  # how the lanes of a sweep are run
 _BELOW = {
-    "lam_step": 0.0, "lam_delay": 0.0, "lam_share": 0.0, "t_step": 0.0, "lam_gain": 0.0, "lam_damping": 0.0, "slack_clip": 0.0, "gain_clip": 0.0,
-    "gain_warmup": 1.0, "radius": 0.0, "lam_growth": 1.0, "lam_patience": 1.0, "lam_max": 0.0, "lam_init": 0.0,
+    "lam_step": 0.0, "lam_delay": 0.0, "t_step": 0.0, "lam_gain": 0.0, "lam_damping": 0.0, "slack_clip": 0.0,
+    "gain_clip": 0.0, "gain_warmup": 1.0, "radius": 0.0, "lam_growth": 1.0, "lam_patience": 1.0,
+    "lam_max": 0.0, "lam_init": 0.0,
 }  # fmt: skip
 
 
@@ -194,8 +195,8 @@ def _check_counts(settings: Settings) -> None:
 def _dual(settings: Settings) -> tuple[sgda.Rule, sgda.DualHypers, dict[str, float]]:
     given = dict(vars(settings.dual))
     for name, low in _BELOW.items():
-        value, opens = given[name], name in ("slack_clip", "gain_clip", "lam_share", "radius", "lam_max")
-        finite = math.isfinite(value) or (name in ("slack_clip", "gain_clip", "lam_share") and value == math.inf)
+        value, opens = given[name], name in ("slack_clip", "gain_clip", "radius", "lam_max")
+        finite = math.isfinite(value) or (name in ("slack_clip", "gain_clip") and value == math.inf)
         if not (finite and (value > low if opens else value >= low)):
             raise UserError(f"dual.{name}={value}: accepts numbers {'above' if opens else 'from'} {low:g}")
     if not math.isfinite(given["t_init"]):

@@ -69,10 +69,12 @@ class Layout:
 class PPOHypers:
     """Numbers of the PPO update; every field may be swept with `vmap`.
 
-    The defaults are the paper's table, but for `gae_lambda` (0.95 there) and `target_kl` (none there).
+    The defaults are the paper's table, but for `lr_final` (0 there), `gae_lambda` (0.95 there) and `target_kl` (none
+    there).
     """
 
-    lr: ArrayLike = 3e-4  # at the start; `linear_decay` brings it to zero
+    lr: ArrayLike = 3e-4  # at the start; falls linearly
+    lr_final: ArrayLike = 0.1  # share of it at the end: a policy that stands still answers no price
     gamma: ArrayLike = 0.99
     gae_lambda: ArrayLike = 0.9
     clip: ArrayLike = 0.2  # on the probability ratio
@@ -89,6 +91,7 @@ def check_ppo_hypers(hypers: PPOHypers) -> None:
     """Raises `UserError` for a number outside its range; for plain numbers, before they are traced."""
     ranges = {
         "lr": (0.0, math.inf),
+        "lr_final": (0.0, 1.0),
         "gamma": (0.0, 1.0),
         "gae_lambda": (0.0, 1.0),
         "clip": (0.0, math.inf),

@@ -70,7 +70,6 @@ class DualHypers:
     gain_warmup: ArrayLike = 200  # steps over which it grows to its size; at once, it freezes Hopper standing
     lam_damping: ArrayLike = 0.0  # its derivative term: answers to a slack that shrinks
     slack_clip: ArrayLike = 0.1  # largest slack a step sees, in its unit; infinity sees it all
-    lam_share: ArrayLike = jnp.inf  # largest share of what the policy earns that all charges together may take
     lam_growth: ArrayLike = 2.0  # Lambda grows by this factor when a price sits at its bound ...
     lam_patience: ArrayLike = 50  # ... for this many steps in a row; a factor of 1 never grows
     radius: ArrayLike = 0.05  # of the ball that `smoothed` averages over
@@ -139,7 +138,7 @@ def init(sets: Sets, lam: ArrayLike = 0.0, t: Aux | None = None) -> DualState:
     count = sets.lam_max.shape[0]
     t = _clip(t if t is not None else sets.t_high, sets)
     lam = jnp.clip(jnp.broadcast_to(jnp.asarray(lam, sets.lam_max.dtype), (count,)), 0.0, sets.lam_max)
-    zeros = Estimates(jnp.zeros(()), jnp.zeros((count,)), jax.tree.map(jnp.zeros_like, t), jnp.zeros((count,)))
+    zeros = Estimates(jnp.zeros(()), jnp.zeros((count,)), jax.tree.map(jnp.zeros_like, t))
     moments = (lam * 0, jax.tree.map(jnp.zeros_like, t))
     return DualState(
         lam=lam,
@@ -198,8 +197,7 @@ def _move(rule, sets, state, estimate, price, hypers, t_star) -> DualState:
         (slack, direction), moments = _adam((slack, direction), moments, state.count + 1)
     since = state.count - hypers.lam_delay
     slack = jnp.where(since >= 0, slack, 0.0)
-    most = jnp.minimum(state.lam_max, _affordable(estimate, hypers.lam_share))
-    integral = jnp.clip(state.integral - hypers.lam_step * sets.lam_unit * slack, 0.0, most)
+    integral = jnp.clip(state.integral - hypers.lam_step * sets.lam_unit * slack, 0.0, state.lam_max)
     lam = integral
     if rule.lam == "pi":
         before = jnp.clip(state.previous.slack / sets.slack_unit, -hypers.slack_clip, hypers.slack_clip)
@@ -207,23 +205,12 @@ def _move(rule, sets, state, estimate, price, hypers, t_star) -> DualState:
         near = jnp.clip(slack, -hypers.gain_clip, hypers.gain_clip)
         gain = hypers.lam_gain * jnp.clip((since + 1) / hypers.gain_warmup, 0.0, 1.0)
         push = hypers.lam_damping * jnp.maximum(shrinks, 0.0) - gain * near
-        lam = jnp.clip(integral + sets.lam_unit * push, 0.0, most)
+        lam = jnp.clip(integral + sets.lam_unit * push, 0.0, state.lam_max)
     if rule.t == "quantile":
         t = t_star
     else:
         t = tuple(t_i + hypers.t_step * unit * d for t_i, unit, d in zip(state.t, units, direction, strict=True))
     return state.replace(lam=lam, integral=integral, t=_clip(t, sets), moments=moments)
-
-
-def _affordable(estimate: Estimates, share: ArrayLike) -> Array:
-    """The prices `[m]` at which charges take this share of what the policy earns, divided evenly.
-
-    A policy that is charged more than it earns is better off at rest, and the way there is short. Below that, the only
-    way to keep more is to violate less; and the less it violates, the higher a price it can afford.
-    """
-    count = max(estimate.charge.shape[0], 1)
-    earned = share * jnp.maximum(estimate.objective, 0.0) / count
-    return jnp.where(jnp.isinf(share), jnp.inf, earned / jnp.maximum(estimate.charge, 1e-12))
 
 
 def _grow(state: DualState, hypers: DualHypers) -> DualState:

@@ -196,7 +196,7 @@ def make_train(
 
     def step(before: RunState, hypers: Hypers) -> tuple[RunState, Metrics]:
         key, key_roll, key_dual, key_sgd = jax.random.split(before.key, 4)
-        lr = linear_decay(hypers.ppo.lr, before.env_steps / hypers.total_steps)
+        lr = linear_decay(hypers.ppo.lr, before.env_steps / hypers.total_steps, hypers.ppo.lr_final)
 
         # line 5: trajectories with the current policy
         state, seen = collect(before, key_roll, hypers)

@@ -8,13 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from riskppo_jax.normalize import (
+    MEMORY,
     deviation,
     init_moments,
     init_reward_scale,
     normalize,
     reward_factor,
+    to_output,
+    to_value,
     update_moments,
     update_reward_scale,
+    update_targets,
 )
 
 UPDATE = jax.jit(update_moments)
@@ -131,3 +135,28 @@ def test_scales_of_several_lanes_do_not_mix():
     for lane in range(2):
         alone = SCALE(init_reward_scale(3), reward[lane], done[lane], 0.9)
         np.testing.assert_allclose(jax.vmap(reward_factor)(lanes)[lane], reward_factor(alone), rtol=1e-5)
+
+
+def test_the_scale_forgets():
+    """Each rollout takes a share `1 / (MEMORY + 1)` of the variance, so old ones fade geometrically."""
+    small = np.random.default_rng(7).normal(size=(16, 4)).astype(np.float32)
+    small -= small.mean()
+    scale, done = init_reward_scale(4), jnp.ones((16, 4), bool)
+    for _ in range(10 * MEMORY):
+        scale = SCALE(scale, small, done, 0.9)
+    before = reward_factor(scale)
+    for _ in range(4 * MEMORY):
+        scale = SCALE(scale, 1e-3 * small, done, 0.9)
+    np.testing.assert_allclose(reward_factor(scale) / before, (1 + 1 / MEMORY) ** (2 * MEMORY), rtol=0.05)
+
+
+def test_values_are_outputs_around_the_mean_target():
+    scale = init_reward_scale(2)
+    target = 100.0 + jnp.asarray(np.random.default_rng(8).normal(size=(50, 2)), jnp.float32)
+    np.testing.assert_allclose(to_value(scale, target), target)  # nothing seen yet
+    scale = update_targets(scale, target)
+    output = to_output(scale, target)
+    assert abs(output.mean()) < 1e-3 and abs(output.std() - 1.0) < 1e-3
+    np.testing.assert_allclose(to_value(scale, output), target, rtol=1e-6)
+    masked = update_targets(scale, target.at[3].set(jnp.nan))
+    assert jnp.isfinite(to_value(masked, output)).all()

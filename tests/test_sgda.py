@@ -114,7 +114,7 @@ def gaussian_bandit(rule, start, hypers, count=6000):
 
         def oracle(lam, t):
             p, excess = tail(m, t[1])
-            return Estimates(m, (c + t[1] - excess / beta)[None], (jnp.zeros(()), 1 - p / beta), (excess / beta)[None])
+            return Estimates(m, (c + t[1] - excess / beta)[None], (jnp.zeros(()), 1 - p / beta))
 
         dual = sgda.dual_step(rule, sets, dual, oracle, hypers, (jnp.zeros(()), -(m + s * norm.ppf(1 - beta))))
         return (m, dual), None
@@ -281,3 +281,25 @@ def test_units_make_a_rescaled_problem_take_the_same_path():
 def test_unknown_rules_are_named(wrong):
     with pytest.raises(UserError, match="accepts"):
         sgda.Rule(**wrong)
+
+
+def priced_after(count, v, lam=0.0, reward=0.0, rule=None, **given):
+    """Lambda after each of `count` steps on the same batch."""
+    problem = cvar_problem()
+    sets = sgda.sets(problem, (-10.0, 10.0), RANGE, lam_max=10.0)
+    state, hypers = sgda.init(sets, lam), steps(lam_step=0.1, t_step=0.0, **given)
+    oracle = lambda lam, t: lagrangian.estimates(problem, t, jnp.zeros_like(v) + reward, {"v": v})  # noqa: E731
+    seen = []
+    for _ in range(count):
+        state = sgda.dual_step(rule or sgda.Rule("plain"), sets, state, oracle, hypers)
+        seen.append(float(state.lam[0]))
+    return seen
+
+
+@pytest.mark.parametrize("lam", ["plain", "pi"])
+def test_a_delayed_price_waits_and_then_moves_as_ever(lam):
+    rule, v = sgda.Rule(lam), SPEEDS + 1.0
+    at_once = priced_after(5, v, rule=rule)
+    delayed = priced_after(8, v, rule=rule, lam_delay=3)
+    assert delayed[:3] == [0.0, 0.0, 0.0] and at_once[0] > 0
+    np.testing.assert_allclose(delayed[3:], at_once, rtol=1e-6)

@@ -3,6 +3,7 @@
 Ratios of times: below one the sweep is faster. The programs take turns; what is compared ran in the same minutes.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from riskppo_jax.bench.engines import Line
 from riskppo_jax.bench.timing import Rate, compiled, race, ratios
 from riskppo_jax.build import Job, build
 from riskppo_jax.lanes import Way
-from riskppo_jax.room import carried_bytes, choose_way, working_bytes
+from riskppo_jax.room import carried_bytes, working_bytes
 from riskppo_jax.settings import read_settings
 from riskppo_jax.train import scan_steps
 
@@ -73,10 +74,9 @@ def _native(repeats: int, words: tuple[str, ...], quick: bool) -> Iterator[Line]
         yield Line(NATIVE, f"{count} lanes, {mode}, compile", n, seconds, unit="s")
         programs[mode] = lambda program=program: _done(program(state, hypers), steps)
     rates = race(programs, repeats)
-    chosen = choose_way(job).mode
     for mode in ("map", "vmap"):
-        target = AT_MOST["native"] if mode == chosen else None
-        yield _time(NATIVE, f"{count} lanes, {mode} / {count} single runs", n, rates[mode], rates["single"], target)
+        yield _time(NATIVE, f"{count} lanes, {mode}, one device / {count} single runs", n, rates[mode], rates["single"])
+    yield _on_all_cores(NATIVE, "native", count, 1, words, quick)
 
 
 def _analytic(repeats: int, words: tuple[str, ...], quick: bool) -> Iterator[Line]:
@@ -96,10 +96,26 @@ def _analytic(repeats: int, words: tuple[str, ...], quick: bool) -> Iterator[Lin
         yield Line(ANALYTIC, f"{count} lanes, {mode}, compile", n, seconds, unit="s")
         programs[mode] = lambda program=program: _done(program(state, hypers), per)
     rates = race(programs, repeats)
-    chosen = choose_way(job).mode
     for mode in ("map", "vmap"):
-        target = AT_MOST["analytic"] if mode == chosen else None
-        yield _time(ANALYTIC, f"{count} lanes, {mode} / one lane", n, rates[mode], rates["one"], target)
+        yield _time(ANALYTIC, f"{count} lanes, {mode}, one device / one lane", n, rates[mode], rates["one"])
+    yield _on_all_cores(ANALYTIC, "analytic", count, count, words, quick)
+
+
+def _on_all_cores(task: str, engine: str, count: int, beside: int, words: tuple[str, ...], quick: bool) -> Limit:
+    """`riskppo train` with so many lanes, as it spreads them by itself, beside it with one; compiles left out.
+
+    The ratio is of times: of all lanes over one lane, divided by `count / beside` single runs.
+    """
+    steps = 4096 if quick else {"native": 163_840, "analytic": 1_024_000}[engine]
+    words = (f"env={task}", f"engine={engine}", "eval.points=0", "eval.episodes=1", "report=false", *words)
+    alone = _rate((*words, f"total_steps={steps * 2}"))
+    lanes = _rate((*words, f"total_steps={steps}", f"sweep.seed={count}"))
+    alone = max(alone, _rate((*words, f"total_steps={steps * 2}")))
+    what = f"{count} single runs" if beside == 1 else "one lane"
+    return Limit(
+        task, f"{count} lanes, all cores / {what}", 16, lanes, alone, ratio=beside * alone / lanes, repeats=1,
+        target=AT_MOST[engine],
+    )  # fmt: skip
 
 
 def _processes(repeats: int, words: tuple[str, ...], quick: bool) -> Iterator[Line]:
@@ -154,11 +170,9 @@ def _job(task: str, engine: str, count: int, words: tuple[str, ...]) -> Job:
     return build(read_settings([f"env={task}", f"engine={engine}", f"sweep.seed={count}", *words]))
 
 
-def _time(task: str, what: str, n: int, ours: Rate, theirs: Rate, target: float | None) -> Limit:
+def _time(task: str, what: str, n: int, ours: Rate, theirs: Rate) -> Limit:
     best, median = ratios(theirs, ours)  # rates the other way round are times
-    return Limit(
-        task, what, n, ours.best, theirs.best, ratio=best, ratio_median=median, repeats=len(ours.samples), target=target
-    )
+    return Limit(task, what, n, ours.best, theirs.best, ratio=best, ratio_median=median, repeats=len(ours.samples))
 
 
 def _done(result: Any, steps: int) -> int:
@@ -170,6 +184,17 @@ def _process(words: tuple[str, ...]) -> float:
     """Seconds of a fresh process that trains and writes everything, with nothing compiled before."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        command = [sys.executable, "-m", "riskppo_jax", "train", *words, f"output={Path(folder) / 'run'}"]
-        subprocess.run(command, env=os.environ | {"RISKPPO_CACHE": "off"}, check=True, stdout=subprocess.DEVNULL)
+        _train(words, Path(folder))
         return time.perf_counter() - began
+
+
+def _rate(words: tuple[str, ...]) -> float:
+    """Environment steps a second of all lanes together, in the compiled program of a fresh process."""
+    with tempfile.TemporaryDirectory() as folder:
+        _train(words, Path(folder))
+        return json.loads((Path(folder) / "run" / "summary.json").read_text())["steps_per_second"]
+
+
+def _train(words: tuple[str, ...], folder: Path) -> None:
+    command = [sys.executable, "-m", "riskppo_jax", "train", *words, f"output={folder / 'run'}"]
+    subprocess.run(command, env=os.environ | {"RISKPPO_CACHE": "off"}, check=True, stdout=subprocess.DEVNULL)

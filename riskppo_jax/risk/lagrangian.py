@@ -60,7 +60,6 @@ class Estimates(NamedTuple):
     objective: Array  # J_0(t_0)
     slack: Array  # [m], dL/dlam
     dt: Aux  # d/dt of E[t + g(x - t)], without the factor lam
-    charge: Array  # [m], what a unit of price takes from the reward: E[u(0) - u(-v)] with u(x) = t + g(x - t)
 
 
 def priced_reward(
@@ -104,9 +103,7 @@ def estimates(
     values = [weighted_mean(utility.pointwise(x, t_i), weights) for utility, x, t_i in pairs]
     dt = tuple(weighted_mean(utility.pointwise_dt(x, t_i), weights) for utility, x, t_i in pairs)
     slack = problem.thresholds + jnp.asarray(values[1:]) if problem.constraints else jnp.zeros((0,))
-    at_rest = [utility.pointwise(jnp.zeros((), x.dtype), t_i) for utility, x, t_i in pairs]
-    charge = jnp.asarray(at_rest[1:]) - jnp.asarray(values[1:]) if problem.constraints else jnp.zeros((0,))
-    return Estimates(objective=values[0], slack=slack, dt=dt, charge=charge)
+    return Estimates(objective=values[0], slack=slack, dt=dt)
 
 
 def lagrangian(estimates: Estimates, lam: Array) -> Array:

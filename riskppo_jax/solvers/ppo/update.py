@@ -37,9 +37,9 @@ def init_learner(key: Key, networks: Networks) -> Learner:
     return Learner(params=params, optimizer=optimizer, skipped=zero, skip_streak=zero)
 
 
-def linear_decay(start: ArrayLike, done: ArrayLike) -> Array:
-    """`start (1 - done)`, where `done` is the finished share of training in [0, 1]."""
-    return jnp.asarray(start) * (1.0 - jnp.clip(done, 0.0, 1.0))
+def linear_decay(start: ArrayLike, done: ArrayLike, final: ArrayLike = 0.0) -> Array:
+    """`start (1 - (1 - final) done)`, where `done` is the finished share of training in [0, 1]."""
+    return jnp.asarray(start) * (1.0 - (1.0 - final) * jnp.clip(done, 0.0, 1.0))
 
 
 def make_batch(
