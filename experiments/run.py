@@ -24,6 +24,7 @@ HERE = Path(__file__).parent
 ROBOTS = ("HalfCheetah", "Hopper", "Swimmer", "Walker2d", "Ant", "Humanoid")
 TASKS = ("Goal1", "Button1", "Push1", "Circle1")
 HOPPER = ["experiment=velocity", "env=SafetyHopperVelocity-v1"]
+FIRST = "seed=10"  # reported seeds: 0 to 4 had been seen with other settings, from 100 on are for tuning
 
 Commands = dict[str, list[str]]  # name -> settings
 
@@ -32,7 +33,7 @@ def velocity(limits: str, robots: tuple[str, ...], seeds: int) -> Commands:
     """Every robot under a CVaR constraint on its speed."""
     return {
         robot.lower(): ["experiment=velocity", f"env=Safety{robot}Velocity-v1", f"threshold={limits}",
-                        f"sweep.seed={seeds}"]
+                        FIRST, f"sweep.seed={seeds}"]
         for robot in robots
     }  # fmt: skip
 
@@ -42,7 +43,8 @@ def navigation(reset: str, seeds: int) -> Commands:
     limit = "paper" if reset == "fixed" else "v1"
     return {
         f"{task.lower()}-{algo}": ["experiment=navigation", f"env=SafetyPoint{task}-v0", f"env.reset={reset}",
-                                   f"threshold={limit}", f"algo={algo}", f"sweep.seed={seeds}"]
+                                   f"threshold={limit}", f"algo={algo}", FIRST,
+                                   f"sweep.seed={seeds}"]
         for task in TASKS
         for algo in ("riskppo", "ppo")
     }  # fmt: skip
@@ -53,12 +55,12 @@ PARTS: dict[str, Commands] = {
     "velocity_v1": velocity("v1", ROBOTS, 3),
     "navigation_fixed": navigation("fixed", 5),
     "navigation_random": navigation("random", 3),
-    "frontier": {"hopper": [*HOPPER, "sweep.beta=[0.05,0.1,0.3,1.0]", "sweep.seed=3"]},
+    "frontier": {"hopper": [*HOPPER, FIRST, "sweep.beta=[0.05,0.1,0.3,1.0]", "sweep.seed=3"]},
     "per_step_or_return": {
-        algo: [*HOPPER, f"algo={algo}", "sweep.seed=3"] for algo in ("riskppo", "cvar_return", "ppo_lagrangian")
+        algo: [*HOPPER, FIRST, f"algo={algo}", "sweep.seed=3"] for algo in ("riskppo", "cvar_return", "ppo_lagrangian")
     },
     "averse_objective": {
-        "hopper": [*HOPPER, "objective=cvar", "sweep.objective.beta=[0.3,1.0]", "sweep.seed=3"],
+        "hopper": [*HOPPER, "objective=cvar", FIRST, "sweep.objective.beta=[0.3,1.0]", "sweep.seed=3"],
     },
 }
 

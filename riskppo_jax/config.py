@@ -34,6 +34,7 @@ class Layout:
     normalize_observations: bool = True
     normalize_advantages: bool = True  # within each minibatch
     clip_value_loss: bool = False
+    stagger: bool = True  # the worlds' first episodes end at different times
 
     def __post_init__(self):
         object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))

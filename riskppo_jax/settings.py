@@ -10,6 +10,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -207,7 +208,8 @@ def _translate(word: str) -> list[str]:
 
         if text not in list_envs():
             make_env(text)  # says what is accepted
-        return ["env=default", f"++env.id={text}"]
+        family = "navigation" if fnmatchcase(text, "Safety*-v0") else "default"
+        return [f"env={family}", f"++env.id={text}"]
     if key == "objective":
         return [f"risk@objective={text}"]
     if "." in key and key.split(".")[0] in OPEN:

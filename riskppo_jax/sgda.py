@@ -59,17 +59,18 @@ class DualHypers:
     The policy answers a price with a drift of its risk, so price and risk form two integrators in a row: without
     a proportional term they swing for ever. Measured on Hopper, the risk drifts by 0.3% of the threshold per
     iteration and unit of price; these gains then damp the swing at 0.7 of critical. The clips keep the wild
-    violations of an untrained policy from winding the price up, or from freezing it at the start.
+    violations of an untrained policy from winding the price up, or from freezing it at the start; within them the step
+    is large enough to close the last per cent.
     """
 
-    lam_step: ArrayLike = 0.05  # eta_lam
+    lam_step: ArrayLike = 0.15  # eta_lam
     lam_delay: ArrayLike = 0  # steps before a price moves: a policy that earns nothing yet answers it by standing still
     t_step: ArrayLike = 0.02  # eta_t
-    lam_gain: ArrayLike = 6.0  # proportional term of `pi`
-    gain_clip: ArrayLike = 0.05  # largest slack that term sees
+    lam_gain: ArrayLike = 10.0  # proportional term of `pi`
+    gain_clip: ArrayLike = 0.03  # largest slack that term sees
     gain_warmup: ArrayLike = 200  # steps over which it grows to its size; at once, it freezes Hopper standing
     lam_damping: ArrayLike = 0.0  # its derivative term: answers to a slack that shrinks
-    slack_clip: ArrayLike = 0.1  # largest slack a step sees, in its unit; infinity sees it all
+    slack_clip: ArrayLike = 0.033  # largest slack a step sees, in its unit; infinity sees it all
     lam_growth: ArrayLike = 2.0  # Lambda grows by this factor when a price sits at its bound ...
     lam_patience: ArrayLike = 50  # ... for this many steps in a row; a factor of 1 never grows
     radius: ArrayLike = 0.05  # of the ball that `smoothed` averages over

@@ -15,7 +15,7 @@ from flax import struct
 from riskppo_jax import sgda
 from riskppo_jax.config import Layout, PPOHypers
 from riskppo_jax.envs.base import Env, State
-from riskppo_jax.envs.wrappers import with_noise
+from riskppo_jax.envs.wrappers import staggered, with_noise
 from riskppo_jax.episodes import Episodes, episode_metrics, init_episodes, running_sums
 from riskppo_jax.errors import UserError
 from riskppo_jax.nets import Networks, make_networks
@@ -142,6 +142,8 @@ def make_train(
         envs = reset_envs(key_envs, env, layout.num_envs)
         if hypers.noise is not None:
             envs = with_noise(envs, hypers.noise)
+        if layout.stagger and limit and "steps" in envs.info:
+            envs = staggered(envs, limit)
         state = RunState(
             key=key,
             learner=init_learner(key_net, networks),

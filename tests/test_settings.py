@@ -25,11 +25,19 @@ def test_schema_defaults_are_the_python_defaults():
 
 
 def test_default_preset_is_the_python_default():
-    """One set of numbers for the dual step, whether it is read from YAML or from the dataclasses."""
-    preset = yaml.safe_load((conf_dir() / "algo" / "riskppo.yaml").read_text())
+    """One set of numbers for the dual step: the dataclasses', unless a task has its own."""
     dual = {f.name: f.default for cls in (sgda.Rule, sgda.DualHypers) for f in dataclasses.fields(cls)}
-    assert preset["dual"] == dual
-    assert set(preset) == {"algo", "dual"}
+    chosen = vars(read_settings(["env=SafetyHopperVelocity-v1"]).dual)
+    assert {name: chosen[name] for name in dual} == dual
+
+
+def test_navigation_tasks_share_a_preset():
+    for algo in ("riskppo", "ppo_lagrangian"):
+        settings = read_settings(["env=SafetyPointGoal1-v0", f"algo={algo}"])
+        assert settings.env == {"id": "SafetyPointGoal1-v0"} and settings.algo == algo
+        assert settings.dual.lam_delay > 0 and settings.dual.lam_gain == 0
+    assert read_settings(["env=SafetyPointGoal1-v0", "dual.lam_delay=7"]).dual.lam_delay == 7
+    assert read_settings(["env=SafetyPointGoal1-v0", "algo=paper"]).dual.lam == "plain"
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (conf_dir() / "risk").glob("*.yaml")))

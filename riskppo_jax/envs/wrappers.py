@@ -112,6 +112,15 @@ class TimeLimit(Wrapper):
         return new.replace(truncated=new.truncated | (steps >= self.limit), info={**new.info, "steps": steps})
 
 
+def staggered(states: State, limit: int) -> State:
+    """Worlds `[N]` whose clocks are spread evenly over an episode, so that they do not all start anew in the same step.
+
+    Where they did, most batches would hold no start at all, and each would show another part of an episode.
+    """
+    count = len(states.reward)
+    return states.replace(info={**states.info, "steps": (jnp.arange(count) * limit // count).astype(jnp.int32)})
+
+
 class AutoReset(Wrapper):
     """Starts the next episode in the step that ends one, from a fresh draw every time.
 
