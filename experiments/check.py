@@ -26,7 +26,7 @@ def main() -> int:
         results = {path.stem: json.loads(path.read_text()) for path in sorted((HERE / part).glob("*.json"))}
         claims += [(f"{part}/{name}", *claim) for name, *claim in judge(results)]
         if not results:
-            print(f"none  {part:<30} no results yet: python experiments/run.py {part}")
+            print(f"none  {part:<30} no results yet")
     for name, what, holds, numbers in claims:
         print(f"{'pass' if holds else 'MISS'}  {name:<30} {what:<52} {numbers}")
     missed = sum(not holds for _, _, holds, _ in claims)
@@ -97,12 +97,23 @@ def frontier(results: dict[str, Summary]) -> Iterator[tuple[str, str, bool, str]
         yield name, "risk within [0.93 c, 1.01 c] at every beta", kept, shares(risks)
 
 
+def transfer(results: dict[str, Summary]) -> Iterator[tuple[str, str, bool, str]]:
+    """The other engine and plain NumPy say the same of a policy."""
+    for name, found in results.items():
+        native, mjx = found["engines"]["native"], found["engines"]["mjx"]
+        off = [abs(mjx[key] / native[key] - 1.0) for key in ("reward", "risk_value")]
+        yield name, "reward and risk within 2% on the other engine", max(off) <= 0.02, shares(off)
+        error = found["numpy_action_error"]
+        yield name, "exported actions within 1e-5", error <= 1e-5, f"{error:.1e}"
+
+
 JUDGES = {
     "velocity": velocity,
     "velocity_v1": velocity,
     "navigation_fixed": navigation_fixed,
     "navigation_random": navigation_random,
     "frontier": frontier,
+    "transfer": transfer,
 }
 
 

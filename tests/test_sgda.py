@@ -12,7 +12,7 @@ from riskppo_jax.risk import lagrangian, oce
 from riskppo_jax.risk.lagrangian import Constraint, Estimates, Problem
 
 PAPER = sgda.Rule("plain", "scaled", "wide")
-steps = partial(sgda.DualHypers, slack_clip=jnp.inf, gain_clip=jnp.inf, gain_warmup=1.0)
+steps = partial(sgda.DualHypers, lam_gain=6.0, slack_clip=jnp.inf, gain_clip=jnp.inf, gain_warmup=1.0)
 RANGE = {"v": (0.0, 5.0)}
 
 
@@ -251,7 +251,7 @@ def test_a_clipped_slack_winds_the_price_up_no_faster():
     oracle = lambda lam, t: lagrangian.estimates(problem, t, wild, {"v": wild})  # noqa: E731
     rule = sgda.Rule("plain", "plain")
     moved = [
-        float(sgda.dual_step(rule, sets, sgda.init(sets), oracle, sgda.DualHypers(slack_clip=clip)).lam[0])
+        float(sgda.dual_step(rule, sets, sgda.init(sets), oracle, steps(lam_step=0.05, slack_clip=clip)).lam[0])
         for clip in (0.1, jnp.inf)
     ]
     assert moved[0] == pytest.approx(0.05 * 0.1)

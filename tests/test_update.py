@@ -204,8 +204,10 @@ def test_shuffling_is_uniform():
     np.testing.assert_allclose(counts, 0.2, atol=0.015)
 
 
-def test_linear_decay_ends_at_zero():
-    np.testing.assert_allclose(ppo.linear_decay(2.0, jnp.array([0.0, 0.5, 1.0, 1.5])), [2.0, 1.0, 0.0, 0.0])
+def test_linear_decay_ends_at_zero_or_at_a_share():
+    done = jnp.array([0.0, 0.5, 1.0, 1.5])
+    np.testing.assert_allclose(ppo.linear_decay(2.0, done), [2.0, 1.0, 0.0, 0.0])
+    np.testing.assert_allclose(ppo.linear_decay(2.0, done, 0.1), [2.0, 1.1, 0.2, 0.2], rtol=1e-6)
 
 
 def test_explained_variance():

@@ -12,6 +12,7 @@ from riskppo_jax.envs.wrappers import (
     FiniteGuard,
     TimeLimit,
     Vectorise,
+    staggered,
     when_any,
     with_noise,
 )
@@ -161,3 +162,14 @@ def test_when_any_does_not_compute_when_nothing_asks():
     assert calls == []
     jax.block_until_ready(function(jnp.zeros((2, 3), bool).at[1, 1].set(True), x))
     assert calls == [1]
+
+
+def test_staggered_worlds_end_one_after_the_other():
+    env = AutoReset(TimeLimit(Counter(), 8))
+    states = staggered(jax.vmap(env.reset)(jax.random.split(jax.random.key(0), 4)), 8)
+    ends = []
+    for _ in range(16):
+        states = jax.vmap(env.step)(states, jnp.zeros((4, 1)))
+        ends.append(np.asarray(states.truncated))
+    at = [np.flatnonzero(column).tolist() for column in np.array(ends).T]
+    assert at == [[7, 15], [5, 13], [3, 11], [1, 9]]  # whole episodes after the first

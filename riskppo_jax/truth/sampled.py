@@ -29,8 +29,8 @@ _LAYOUT = Layout(
     normalize_advantages=False,
     normalize_observations=False,
 )
-_PPO = PPOHypers(lr=3e-3, max_grad_norm=10.0)
-_DUAL = sgda.DualHypers(lam_gain=2.0, gain_clip=1.0, gain_warmup=1.0, slack_clip=1.0)
+_PPO = PPOHypers(lr=3e-3, lr_final=0.0, gae_lambda=0.95, max_grad_norm=10.0, target_kl=float("inf"))
+_DUAL = sgda.DualHypers(lam_step=0.05, lam_gain=2.0, gain_clip=1.0, gain_warmup=1.0, slack_clip=1.0)
 _RULE = sgda.Rule()
 
 
