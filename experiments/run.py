@@ -115,7 +115,7 @@ def compare(runs: Path, out: Path) -> None:
         return
     draft = runs / "figures"
     for path in write_figures(finished, draft, ("png",)):
-        if path.stem.startswith(("frontier", "curves", "learning")):
+        if path.stem.startswith(("frontier", "learning", "cost")):
             shutil.copyfile(path, out / path.name)
 
 

@@ -241,10 +241,14 @@ def _comparisons(runs: Sequence["Run"]) -> Iterator[tuple[str, "Figure"]]:
     from riskppo_jax.runs import groups
 
     found = groups(runs)
-    curves = {label: grid([lane.reward_curve()[:2] for lane in lanes]) for label, lanes in found.items()}
-    curves = {label: curve for label, curve in curves.items() if len(curve[0])}
-    if curves:
-        yield "learning_curves", learning_curves(curves)
+    for name, ylabel, read in (
+        ("learning_curves", "return", lambda lane: lane.reward_curve()[:2]),
+        ("cost_curves", "cost a step", lambda lane: lane.curve("train/cost")),
+    ):
+        curves = {label: grid([read(lane) for lane in lanes]) for label, lanes in found.items()}
+        curves = {label: curve for label, curve in curves.items() if len(curve[0])}
+        if any(curve[1].any() for curve in curves.values()):
+            yield name, learning_curves(curves, ylabel)
     names = dict.fromkeys(c["name"] for lanes in found.values() for lane in lanes for c in lane.found["constraints"])
     for name in names:
         rows = [
