@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: train test lint types coverage docs clean
+.PHONY: train test paper lint types coverage docs clean
 
 train: $(STAMP)
 	$(BIN)/riskppo train experiment=hopper $(ARGS)
@@ -13,6 +13,12 @@ test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/python -m mypy
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+# every experiment, about a night on two cores; goes on where it stopped
+paper: $(STAMP)
+	$(BIN)/python experiments/run.py $(ARGS)
+	$(BIN)/python experiments/transfer.py
+	$(BIN)/python experiments/check.py --write
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,8 +1,9 @@
 """Re-reads the committed results and prints the claims with pass or miss; exit 0 only if all pass.
 
-python experiments/check.py
+python experiments/check.py            # --write also leaves tables of all lanes and the claims in results.md
 """
 
+import argparse
 import json
 from collections.abc import Iterator
 from itertools import pairwise
@@ -21,17 +22,50 @@ Claim = tuple[str, bool, str]  # what is claimed, whether it holds, the numbers
 
 
 def main() -> int:
-    claims = []
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--write", action="store_true", help="leave tables and claims in results.md")
+    args = parser.parse_args()
+    claims, text = [], ["# Results", "", "Written by `python experiments/check.py --write` from the JSON files here."]
     for part, judge in JUDGES.items():
         results = {path.stem: json.loads(path.read_text()) for path in sorted((HERE / part).glob("*.json"))}
-        claims += [(f"{part}/{name}", *claim) for name, *claim in judge(results)]
+        own = [(f"{part}/{name}", *claim) for name, *claim in judge(results)]
+        claims += own
         if not results:
             print(f"none  {part:<30} no results yet")
+            continue
+        text += ["", f"## {part}", "", *table(results), "", "| | of | claim | numbers |", "|---|---|---|---|"]
+        text += [f"| {'pass' if holds else '**miss**'} | {name} | {what} | {numbers} |"
+                 for name, what, holds, numbers in own]  # fmt: skip
     for name, what, holds, numbers in claims:
         print(f"{'pass' if holds else 'MISS'}  {name:<30} {what:<52} {numbers}")
     missed = sum(not holds for _, _, holds, _ in claims)
     print(f"check: claims={len(claims)} passed={len(claims) - missed} missed={missed}")
+    if args.write:
+        (HERE / "results.md").write_text("\n".join(text) + "\n")
     return 1 if missed or not claims else 0
+
+
+def table(results: dict[str, Summary]) -> Iterator[str]:
+    """Every lane in a row of Markdown, evaluated with mean actions; none of what is not a training run."""
+    runs = {name: summary for name, summary in results.items() if "lanes" in summary}
+    if not runs:
+        return
+    heads = ["run", "lane", "steps", "return", "cost", "length", "risk / c", "the same, sampled", "-t",
+             "quantile, sampled", "lambda"]  # fmt: skip
+    yield "| " + " | ".join(heads) + " |"
+    yield "|---" * len(heads) + "|"
+    for name, summary in runs.items():
+        for lane in summary["lanes"]:
+            point = ", ".join(f"{key.split('.')[-1]} {value}" for key, value in lane.get("point", {}).items())
+            found, c = lane["eval"], (lane["constraints"] or [None])[0]
+            row = [name, point or f"seed {lane['seed']}", f"{summary['env_steps']:,}", f"{found['reward_mean']:.4g}"]
+            row += [f"{found['cost_mean']:.3g}", f"{found['length_mean']:.0f}"]
+            if c:
+                over = [risk / c["threshold"] if c["threshold"] else risk
+                        for risk in (c["risk_value"], c["sampled"]["risk_value"])]  # fmt: skip
+                row += [*(f"{x:.3f}" for x in over), f"{0.0 - c['t']:.4f}", f"{c['sampled']['quantile']:.4f}"]
+                row += [f"{c['lam']:.3f}"]
+            yield "| " + " | ".join(row + ["-"] * (len(heads) - len(row))) + " |"
 
 
 def velocity(results: dict[str, Summary]) -> Iterator[tuple[str, str, bool, str]]:
