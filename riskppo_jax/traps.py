@@ -9,6 +9,7 @@ STILL = 0.3  # of the limit: a policy whose mean quantity is below this hardly m
 FREE = 0.02  # of the highest price so far: what counts as no price at all
 STILL_SHARE = 0.1  # of all log points, in a row, and at least this many:
 STILL_POINTS = 5
+POOR = 0.8  # of the best return so far: one that earns as ever does not stand still, whatever its quantity
 
 
 class Watch:
@@ -68,11 +69,13 @@ def _standing(points: Sequence[dict[str, Any]], i: int, name: str, total: int) -
     Nothing holds it there but itself: standing earns the survival bonus, and moving again is a risk. A run whose
     price never rose is another matter; its limit is simply out of the policy's way.
     """
-    highest, longest, run, last = 0.0, 0, 0, None
+    highest, longest, run, last, best = 0.0, 0, 0, None, 0.0
     for before, point in pairwise(points):
         limit, mean, lam = (point[f"constraint{i}/{key}"] for key in ("threshold", "mean", "lam"))
-        highest = max(highest, lam)
-        still = mean is not None and limit > 0 and abs(mean) < STILL * limit
+        highest, earned = max(highest, lam), point.get("train/return")
+        best = best if earned is None else max(best, earned)
+        poor = earned is None or earned < POOR * best or best == 0.0
+        still = poor and mean is not None and limit > 0 and abs(mean) < STILL * limit
         released = highest > 0 and (lam < before[f"constraint{i}/lam"] or lam <= FREE * highest)
         run = run + 1 if still and released else 0
         if run >= longest:
@@ -82,5 +85,5 @@ def _standing(points: Sequence[dict[str, Any]], i: int, name: str, total: int) -
     ended = "and left it later" if last is not points[-1] else "so far" if len(points) < total else "to the end"
     return (
         f"the policy stood still while lambda decayed: mean {name} below {STILL:.0%} of its limit for {longest} log "
-        f"points in a row, {ended}; smaller dual.lam_step, or a longer dual.gain_warmup, avoid this"
+        f"points in a row, {ended}; a smaller dual.lam_step, or a longer dual.gain_warmup or dual.lam_delay, avoid this"
     )

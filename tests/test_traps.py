@@ -48,3 +48,12 @@ def test_watching_says_each_kind_once_and_in_time():
     assert len(said) == 1 and "so far" in said[0][1]
     assert said[0][0] == 7  # the fifth point in a row
     assert [trap for point in log for trap in watch.see(point, lane=1)]
+
+
+def test_a_policy_that_earns_as_ever_does_not_stand_still():
+    """A cost can be far below its limit at no price because a policy has learned to avoid it."""
+    quiet = points(lam=[0.0, 1.0, 2.0] + [0.0] * 9, mean=[0.9, 0.9] + [0.2] * 10)
+    earning = [point | {"train/return": 20.0} for point in quiet]
+    resting = [point | {"train/return": 20.0 if k < 2 else 1.0} for k, point in enumerate(quiet)]
+    assert not find_traps(earning, ["velocity"])
+    assert find_traps(resting, ["velocity"])
