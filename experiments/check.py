@@ -8,13 +8,14 @@ import json
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean, median, stdev
 from typing import Any
 
 HERE = Path(__file__).parent
 WEIGHTS = {"Humanoid": 1.25}  # reward per speed, 1 elsewhere
 SURVIVAL = {"Hopper": 1.0, "Walker2d": 1.0, "Ant": 1.0, "Humanoid": 5.0}  # reward per step, 0 elsewhere
 PAPER_NAVIGATION = {"goal1": 13.56, "button1": 2.58, "push1": 2.42, "circle1": 39.19}  # reward at no cost
+T_95 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776}  # two-sided quantiles of Student's t, by degrees of freedom
 UNCONSTRAINED_RISK = 0.5  # share of unconstrained PPO's cost that a constrained policy may keep, random layouts
 
 Summary = dict[str, Any]
@@ -81,8 +82,11 @@ def velocity(results: dict[str, Summary]) -> Iterator[tuple[str, str, bool, str]
         reward = [lane["eval"]["reward_mean"] / ceiling(summary) for lane in lanes]
         high = min(reward) >= 0.95 and median(reward) >= 0.97
         yield name, "reward >= 95% of its ceiling (97% median)", high, shares(reward)
+        drifts = [lane["lam_last_fifth"]["drift"] for lane in lanes]
+        within = abs(mean(drifts)) <= T_95[len(drifts) - 1] * stdev(drifts) / len(drifts) ** 0.5
+        yield name, "lambda's slope over the last fifth: 0 over seeds (95%)", within, signed(drifts)
         steady = [abs(lane["lam_last_fifth"]["drift"]) / max(lane["lam_last_fifth"]["mean"], 1e-9) for lane in lanes]
-        yield name, "lambda drifts by < 10% of itself over the last fifth", max(steady) < 0.1, shares(steady)
+        yield name, "lambda drifts by < 10% of itself there, in every seed", max(steady) < 0.1, shares(steady)
         length = [lane["eval"]["length_mean"] for lane in lanes]
         yield name, "episodes of full length (> 950)", min(length) > 950, " ".join(f"{x:.0f}" for x in length)
 
@@ -156,6 +160,10 @@ def ceiling(summary: Summary) -> float:
     robot = summary["env"].removeprefix("Safety").removesuffix("Velocity-v1")
     limit = summary["lanes"][0]["constraints"][0]["threshold"]
     return 1000 * (WEIGHTS.get(robot, 1.0) * limit + SURVIVAL.get(robot, 0.0))
+
+
+def signed(values: list[float]) -> str:
+    return " ".join(f"{value:+.3f}" for value in values)
 
 
 def shares(values: list[float]) -> str:

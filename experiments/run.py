@@ -103,7 +103,7 @@ def keep(run: Path, stem: Path, command: str) -> None:
             lane["lam_last_fifth"] = last_fifth(np.asarray([point["constraint0/lam"] for point in own], float))
         del lane["hypers"]  # in the run's config.yaml, and the same for all lanes but for `point`
     write_json(stem.with_suffix(".json"), {"command": command, **summary})
-    figures = sorted((run / "figures").glob("*overview*.png"))
+    figures = sorted((run / "figures").rglob("*overview*.png"))
     if figures:
         shutil.copyfile(figures[0], stem.with_suffix(".png"))
 

@@ -108,9 +108,9 @@ def _on_all_cores(task: str, engine: str, count: int, beside: int, words: tuple[
     """
     steps = 4096 if quick else {"native": 163_840, "analytic": 1_024_000}[engine]
     words = (f"env={task}", f"engine={engine}", "eval.points=0", "eval.episodes=1", "report=false", *words)
-    alone = _rate((*words, f"total_steps={steps * 2}"))
-    lanes = _rate((*words, f"total_steps={steps}", f"sweep.seed={count}"))
-    alone = max(alone, _rate((*words, f"total_steps={steps * 2}")))
+    alone = rate((*words, f"total_steps={steps * 2}"))
+    lanes = rate((*words, f"total_steps={steps}", f"sweep.seed={count}"))
+    alone = max(alone, rate((*words, f"total_steps={steps * 2}")))
     what = f"{count} single runs" if beside == 1 else "one lane"
     return Limit(
         task, f"{count} lanes, all cores / {what}", 16, lanes, alone, ratio=beside * alone / lanes, repeats=1,
@@ -188,7 +188,7 @@ def _process(words: tuple[str, ...]) -> float:
         return time.perf_counter() - began
 
 
-def _rate(words: tuple[str, ...]) -> float:
+def rate(words: tuple[str, ...]) -> float:
     """Environment steps a second of all lanes together, in the compiled program of a fresh process."""
     with tempfile.TemporaryDirectory() as folder:
         _train(words, Path(folder))

@@ -4,6 +4,7 @@ One iteration of the default trainer is raced against a loop over `mujoco.batch.
 against its own parts, so that the table says where the time goes.
 """
 
+import os
 import resource
 import sys
 import time
@@ -14,6 +15,7 @@ import jax
 import numpy as np
 
 from riskppo_jax.bench.engines import Line, raw_loop
+from riskppo_jax.bench.sweep import rate
 from riskppo_jax.bench.timing import compiled, race, ratios
 from riskppo_jax.build import Job, build
 from riskppo_jax.evaluation import evaluate
@@ -28,7 +30,9 @@ RAW = 0.5  # training over the bare batch
 METRICS = 4096  # bytes that may leave the device per iteration
 
 
-def measure(task: str, repeats: int, words: tuple[str, ...] = (), warm_up: int = 60) -> Iterator[Line]:
+def measure(
+    task: str, repeats: int, words: tuple[str, ...] = (), warm_up: int = 60, lanes: int = 491_520
+) -> Iterator[Line]:
     """Lines of one task on the native engine: whole iterations, then their parts, as shares of the whole.
 
     Args:
@@ -36,6 +40,7 @@ def measure(task: str, repeats: int, words: tuple[str, ...] = (), warm_up: int =
       repeats: measured rounds.
       words: more settings, as for `riskppo train`.
       warm_up: iterations of training before anything is measured.
+      lanes: environment steps of whole runs, one on each core, measured beside; 0 for none.
     """
     job = build(read_settings([f"env={task}", "engine=native", "noise=0.05", *words]))
     n, steps = job.layout.num_envs, job.trainer.steps_per_iteration
@@ -53,6 +58,14 @@ def measure(task: str, repeats: int, words: tuple[str, ...] = (), warm_up: int =
         task, "training / raw batch", n, rates["train"].best, rates["raw"].best, ratio=best, ratio_median=median,
         repeats=repeats, target=RAW,
     )  # fmt: skip
+    cores = len(os.sched_getaffinity(0))
+    if lanes and cores > 1:
+        given = (f"env={task}", "engine=native", "noise=0.05", "eval.points=0", "eval.episodes=1", "report=false")
+        whole_run = rate((*given, *words, f"total_steps={lanes}", f"sweep.seed={cores}"))
+        yield Line(
+            task, f"{cores} lanes, whole runs / raw batch", n, whole_run, rates["raw"].best,
+            ratio=whole_run / rates["raw"].best, repeats=1, note="as `riskppo train` spreads a sweep over the cores",
+        )  # fmt: skip
     spent = 1.0 / rates["train"].best
     for name in parts:
         yield Line(
