@@ -41,10 +41,11 @@ def velocity(limits: str, robots: tuple[str, ...], seeds: int) -> Commands:
 def navigation(reset: str, seeds: int) -> Commands:
     """Point's tasks, unconstrained and with the benchmark's cost as constraint."""
     limit = "paper" if reset == "fixed" else "v1"
+    steps = {"Circle1": ["total_steps=2000000"]}  # a quick task
     return {
         f"{task.lower()}-{algo}": ["experiment=navigation", f"env=SafetyPoint{task}-v0", f"env.reset={reset}",
                                    f"threshold={limit}", f"algo={algo}", FIRST,
-                                   f"sweep.seed={seeds}"]
+                                   f"sweep.seed={seeds}", *steps.get(task, [])]
         for task in TASKS
         for algo in ("riskppo", "ppo")
     }  # fmt: skip
