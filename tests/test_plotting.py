@@ -67,7 +67,7 @@ def test_files_of_a_run_and_of_a_sweep(tmp_path):
     assert (folder / "overview_velocity.pdf").read_bytes()[:5] == b"%PDF-"
     assert main(["plot", str(tmp_path / "sweep"), "--out", str(tmp_path / "out"), "--formats", "pdf"]) == 0
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"lane0", "lane1", "frontier_velocity.pdf", "learning_curves.pdf"}
+    assert names == {"lane0", "lane1", "frontier_velocity.pdf", "learning_curves.pdf", "cost_curves.pdf"}
 
 
 def test_mistakes_are_one_line(tmp_path, capsys):
