@@ -56,7 +56,9 @@ PARTS: dict[str, Commands] = {
     "velocity_v1": velocity("v1", ROBOTS, 3),
     "navigation_fixed": navigation("fixed", 5),
     "navigation_random": navigation("random", 3),
-    "frontier": {"hopper": [*HOPPER, FIRST, "sweep.beta=[0.05,0.1,0.3,1.0]", "sweep.seed=3"]},
+    "frontier": {
+        "hopper": [*HOPPER, FIRST, "total_steps=1000000", "sweep.beta=[0.05,0.1,0.3,1.0]", "sweep.seed=2"],
+    },
     "per_step_or_return": {
         algo: [*HOPPER, FIRST, f"algo={algo}", "sweep.seed=3"] for algo in ("riskppo", "cvar_return", "ppo_lagrangian")
     },
