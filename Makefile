@@ -14,7 +14,7 @@ test: $(STAMP)
 	$(BIN)/python -m mypy
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
-# every experiment, about a night on two cores; goes on where it stopped
+# every experiment, many hours; goes on where it stopped
 paper: $(STAMP)
 	$(BIN)/python experiments/run.py $(ARGS)
 	$(BIN)/python experiments/transfer.py
