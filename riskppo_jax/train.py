@@ -49,6 +49,8 @@ from riskppo_jax.types import Array, ArrayLike, Key, Metrics, PyTree
 from riskppo_jax.view import View, of_episodes, of_steps, priced_episodes, priced_steps, risk_metrics
 
 BAD_ITERATIONS = 3  # in a row, after which a run stands still as diverged
+STEEPNESS = 1 / 0.3  # of the utility that step sizes were chosen for; steps are smaller for steeper ones ...
+STEEPEST = 20.0  # ... up to this factor
 
 
 @struct.dataclass
@@ -133,9 +135,7 @@ def make_train(
         if scheme.units == "raw":
             return raw
         units = _units(hypers.problem, env)
-        worth = getattr(env, "price_units", {})
-        prices = jnp.asarray([worth.get(c.name, 1.0) for c in problem.constraints], raw.lam_max.dtype)
-        return raw.replace(slack_unit=units, t_unit=(1.0, *units), lam_unit=prices)
+        return raw.replace(slack_unit=units, t_unit=(1.0, *units), lam_unit=_price_units(hypers.problem, env, units))
 
     def init(key: Key, hypers: Hypers) -> RunState:
         key, key_net, key_envs = jax.random.split(key, 3)
@@ -265,6 +265,18 @@ def _units(problem: Problem, env: Env) -> Array:
     widths = [env.constraint_range[c.name][1] - env.constraint_range[c.name][0] for c in problem.constraints]
     limits = jnp.abs(problem.thresholds)
     return jnp.where(limits > 0, limits, jnp.asarray(widths, limits.dtype))
+
+
+def _price_units(problem: Problem, env: Env, units: Array) -> Array:
+    """What steps on a price are measured in: reward per unit of the quantity, less for a utility that is steep.
+
+    A price of one charges `1/beta` for each unit of excess: the same step at beta 0.05 is felt six times as much as at
+    the 0.3 the steps were chosen for, and drives a policy that is still learning into standing or falling.
+    """
+    worth = getattr(env, "price_units", {})
+    raw = jnp.asarray([worth.get(c.name, 1.0) for c in problem.constraints], units.dtype)
+    steep = [c.utility.steepness(unit) for c, unit in zip(problem.constraints, units, strict=True)]
+    return raw / jnp.clip(jnp.asarray(steep, units.dtype) / STEEPNESS, 1.0, STEEPEST)
 
 
 def _start(sets: sgda.Sets, hypers: Hypers) -> sgda.DualState:

@@ -13,6 +13,7 @@ from riskppo_jax.solvers.ppo.losses import (
     clipped_value_error,
     log_ratio,
     ppo_loss,
+    shares,
     standardize,
     value_error,
     weighted_mean,
@@ -66,7 +67,7 @@ def make_batch(networks, params, size=8, weight=None):
     action = law.sample(seed=key_action)
     value = networks.value(params, obs)
     advantage = jax.random.normal(key_adv, (size,))
-    weight = jnp.ones(size) if weight is None else weight
+    weight = shares(jnp.ones(size) if weight is None else weight)
     return Batch(obs, action, law.log_prob(action), value, advantage, value + advantage, weight)
 
 

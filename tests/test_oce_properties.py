@@ -247,6 +247,14 @@ def test_g_sup_is_the_least_upper_bound(name, x64):
 
 
 @every
+def test_steepness_is_at_least_one_and_rises_with_the_loss(name, x64):
+    small, large = (float(MEASURES[name].steepness(loss)) for loss in (0.01, 1.2))
+    assert 1.0 - 1e-9 <= small <= large + 1e-9
+    if name in REFERENCE:
+        assert large == pytest.approx(-REFERENCE[name](-1.2) / 1.2)
+
+
+@every
 def test_jit_changes_nothing(name):
     x, w = np.random.default_rng(1).normal(size=SIZE).astype(np.float32), np.arange(SIZE, dtype=np.float32)
     measure = MEASURES[name]

@@ -266,3 +266,16 @@ def test_price_steps_are_in_the_environment_s_units(env):
         after, _ = jax.jit(trainer.step)(trainer.init(jax.random.key(0), hypers), hypers)
         moves.append(float(after.dual.lam[0]) - 1.0)
     assert moves[0] != 0 and moves[1] == pytest.approx(0.1 * moves[0], rel=1e-3)
+
+
+def test_price_steps_shrink_where_the_utility_is_steep(env):
+    moves = {}
+    for beta in (0.3, 0.03, 1.0):
+        problem = Problem(constraints=(Constraint("v1", 0.2, oce.cvar(beta)),))
+        trainer = make_train(env, LAYOUT, problem)
+        hypers = trainer.hypers.replace(lam_init=1.0)
+        hypers = hypers.replace(dual=hypers.dual.replace(slack_clip=1e-3))  # the same clipped slack for all
+        after, _ = jax.jit(trainer.step)(trainer.init(jax.random.key(0), hypers), hypers)
+        moves[beta] = abs(float(after.dual.lam[0]) - 1.0)
+    assert moves[0.03] == pytest.approx(0.1 * moves[0.3], rel=1e-2)
+    assert moves[1.0] == pytest.approx(moves[0.3], rel=1e-2)  # never larger than what the steps were chosen for

@@ -11,7 +11,7 @@ from riskppo_jax.config import Layout, PPOHypers
 from riskppo_jax.nets import make_networks
 from riskppo_jax.normalize import init_moments
 from riskppo_jax.solvers import ppo
-from riskppo_jax.solvers.ppo.losses import Batch, ppo_loss
+from riskppo_jax.solvers.ppo.losses import Batch, ppo_loss, shares, standardize
 from riskppo_jax.solvers.ppo.rollout import evaluate_actions
 from riskppo_jax.solvers.ppo.update import explained_variance, shuffled
 
@@ -106,7 +106,8 @@ def test_one_step_is_clipped_adam():
     update = jax.jit(lambda key: ppo.ppo_update(key, learner, batch, networks, hypers, layout, 0.01))
     got, metrics = update(jax.random.key(3))
     chain = optax.chain(optax.clip_by_global_norm(0.1), optax.adam(0.01, eps=1e-5))
-    grads = jax.jit(jax.grad(lambda p: ppo_loss(p, batch, networks, hypers, layout)[0]))(learner.params)
+    whole = batch._replace(advantage=standardize(batch.advantage, batch.weight), weight=shares(batch.weight))
+    grads = jax.jit(jax.grad(lambda p: ppo_loss(p, whole, networks, hypers, layout)[0]))(learner.params)
     for name in ("actor", "critic"):  # each network's gradient is clipped by itself
         before, own = getattr(learner.params, name), getattr(grads, name)
         assert optax.tree.norm(own) > 0.1

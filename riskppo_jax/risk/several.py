@@ -67,6 +67,9 @@ class EVaR(Utility):
     def t_shape(self) -> tuple[int, ...]:
         return (2,)
 
+    def steepness(self, loss: ArrayLike) -> Array:
+        return Entropic(1.0 / jnp.asarray(loss, float)).steepness(loss) + 0.0 * self.alpha  # at a scale of that loss
+
     def pointwise(self, x: ArrayLike, t: ArrayLike) -> Array:
         level, scale = jnp.moveaxis(jnp.asarray(t), -1, 0)
         return level + Entropic(1.0 / scale).g(x - level) + scale * jnp.log(self.alpha)

@@ -64,6 +64,10 @@ class Utility:
         """Least upper bound of `g`: `t + E[g(X - t)] >= b` needs `t >= b - g_sup`."""
         return jnp.inf
 
+    def steepness(self, loss: ArrayLike) -> Array:
+        """`-g(-loss) / loss`: what a price of one charges for each unit of a loss of this size; `1/beta` for CVaR."""
+        return -self.g(-jnp.broadcast_to(jnp.asarray(loss, float), self.t_shape)) / loss
+
     def pointwise(self, x: ArrayLike, t: ArrayLike) -> Array:
         """`t + g(x - t)`, whose expectation is maximised by `t`; `x` itself where `t` is not identified."""
         return jnp.where(self.identified, t + self.g(x - t), jnp.where(self._sound, x, jnp.nan))

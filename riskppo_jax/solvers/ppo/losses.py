@@ -9,6 +9,8 @@ from riskppo_jax.config import Layout, PPOHypers
 from riskppo_jax.nets import Networks, Params
 from riskppo_jax.types import Array, ArrayLike, Metrics
 
+LOGGED = ("ppo/loss", "ppo/policy_loss", "ppo/value_loss", "ppo/entropy", "ppo/approx_kl", "ppo/clip_fraction",
+          "ppo/first_log_ratio")  # means over a minibatch  # fmt: skip
 ROUNDING = 1e-5  # relative; some eighty units in the last place of a float32
 
 
@@ -21,7 +23,7 @@ class Batch(NamedTuple):
     value: Array  # under the critic of that time
     advantage: Array
     target: Array  # what the critic is to predict
-    weight: Array  # 1 counts, 0 does not
+    weight: Array  # 1 counts, 0 does not; as `shares` in a minibatch
 
 
 def clipped_surrogate(log_ratio: Array, advantage: Array, clip: ArrayLike) -> Array:
@@ -52,40 +54,42 @@ def clipped_value_error(value: Array, old_value: Array, target: Array, clip: Arr
 
 
 def weighted_mean(x: Array, weight: Array) -> Array:
-    """`sum(weight x) / sum(weight)`, 0 where all weights are 0."""
-    return jnp.sum(weight * x) / jnp.maximum(jnp.sum(weight), 1.0)
+    """`sum(weight x) / sum(weight)` over the last axis, 0 where all weights are 0."""
+    return jnp.sum(weight * x, -1) / jnp.maximum(jnp.sum(weight, -1), 1.0)
+
+
+def shares(weight: Array) -> Array:
+    """Weights over the last axis that sum to 1, or are all 0."""
+    return weight / jnp.maximum(jnp.sum(weight, -1, keepdims=True), 1.0)
 
 
 def standardize(x: Array, weight: Array) -> Array:
-    """`(x - mean) / (sd + 1e-8)` of the samples that count."""
-    centred = x - weighted_mean(x, weight)
-    return centred / (jnp.sqrt(weighted_mean(centred * centred, weight)) + 1e-8)
+    """`(x - mean) / (sd + 1e-8)` over the last axis, of the samples that count."""
+    centred = x - weighted_mean(x, weight)[..., None]
+    return centred / (jnp.sqrt(weighted_mean(centred * centred, weight)[..., None]) + 1e-8)
 
 
 def ppo_loss(
     params: Params, batch: Batch, networks: Networks, hypers: PPOHypers, layout: Layout
 ) -> tuple[Array, Metrics]:
-    """`policy + value_coef * value - entropy_coef * entropy` over a minibatch, with what to log of it."""
+    """`policy + value_coef * value - entropy_coef * entropy` over a minibatch, with what to log of it.
+
+    Means are products with the batch's shares, and what is logged is one of them: with networks this small an
+    operation costs as much as what it computes.
+    """
     law = networks.policy(params, batch.obs)
     log_w = log_ratio(law.log_prob(batch.action), batch.log_prob)
-    advantage = standardize(batch.advantage, batch.weight) if layout.normalize_advantages else batch.advantage
+    policy = clipped_surrogate(log_w, batch.advantage, hypers.clip)
     value = networks.value(params, batch.obs)
     if layout.clip_value_loss:
         error = clipped_value_error(value, batch.value, batch.target, hypers.value_clip)
     else:
         error = value_error(value, batch.target)
+    entropy = law.entropy()
+    total = policy + hypers.value_coef * error - hypers.entropy_coef * entropy
+    loss = total @ batch.weight
 
-    policy_loss = weighted_mean(clipped_surrogate(log_w, advantage, hypers.clip), batch.weight)
-    value_loss = weighted_mean(error, batch.weight)
-    entropy = weighted_mean(law.entropy(), batch.weight)
-    loss = policy_loss + hypers.value_coef * value_loss - hypers.entropy_coef * entropy
     ratio = jnp.exp(log_w)
-    return loss, {
-        "ppo/loss": loss,
-        "ppo/policy_loss": policy_loss,
-        "ppo/value_loss": value_loss,
-        "ppo/entropy": entropy,
-        "ppo/approx_kl": weighted_mean(ratio - 1.0 - log_w, batch.weight),
-        "ppo/clip_fraction": weighted_mean((jnp.abs(ratio - 1.0) > hypers.clip) * 1.0, batch.weight),
-        "ppo/first_log_ratio": jnp.max(jnp.abs(log_w)),
-    }
+    clipped = (jnp.abs(ratio - 1.0) > hypers.clip) * 1.0
+    logged = jnp.stack([total, policy, error, entropy, ratio - 1.0 - log_w, clipped, jnp.abs(log_w)])
+    return loss, dict(zip(LOGGED, jax.lax.stop_gradient(logged) @ batch.weight, strict=True))

@@ -14,9 +14,13 @@ from riskppo_jax.config import Layout, PPOHypers
 from riskppo_jax.nets import Networks, Params
 from riskppo_jax.normalize import Moments, normalize
 from riskppo_jax.parallel import over_devices
-from riskppo_jax.solvers.ppo.losses import Batch, ppo_loss, weighted_mean
+from riskppo_jax.solvers.ppo.losses import LOGGED, Batch, ppo_loss, shares, standardize, weighted_mean
 from riskppo_jax.solvers.ppo.rollout import Transition
 from riskppo_jax.types import Array, ArrayLike, Key, Metrics
+
+# what a gradient step leaves behind, in this order
+_RECORDED = (*LOGGED, "ppo/grad_norm", "streak", "taken")
+_TAKEN = _RECORDED.index("taken")
 
 
 @struct.dataclass
@@ -90,9 +94,9 @@ def ppo_update(
       before any step: exactly 0 unless the batch stems from other weights.
     """
     lr = hypers.lr if lr is None else lr
-    adam = optax.scale_by_adam(eps=hypers.adam_eps)
     weights, unravel = ravel_pytree(learner.params)
-    of_actor = jnp.arange(weights.size) < ravel_pytree(learner.params.actor)[0].size  # comes first
+    border = ravel_pytree(learner.params.actor)[0].size  # the actor's weights come first
+    of_actor = jnp.arange(weights.size) < border
 
     def loss(weights: Array, minibatch: Batch):
         return ppo_loss(unravel(weights), minibatch, networks, hypers, layout)
@@ -100,28 +104,27 @@ def ppo_update(
     def gradient_step(carry, minibatch: Batch):
         weights, optimizer, streak = carry
         (value, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(weights, minibatch)
-        squared = gradient * gradient
-        actor, critic = (jnp.sqrt(jnp.sum(jnp.where(own, squared, 0.0))) for own in (of_actor, ~of_actor))
-        norms = jnp.where(of_actor, actor, critic)
-        shrink = jnp.minimum(1.0, hypers.max_grad_norm / jnp.maximum(norms, 1e-12))
-        direction, stepped = adam.update(shrink * gradient, optimizer)
+        actor, critic = (jnp.sqrt(jnp.sum(own * own)) for own in (gradient[:border], gradient[border:]))
+        shrink = [jnp.minimum(1.0, hypers.max_grad_norm / jnp.maximum(norm, 1e-12)) for norm in (actor, critic)]
+        stepped, change = adam_step(optimizer, jnp.where(of_actor, *shrink) * gradient, lr, hypers.adam_eps)
         taken = jnp.isfinite(value) & jnp.isfinite(actor + critic)
-        weights = jnp.where(taken, weights - lr * direction, weights)
+        weights = jnp.where(taken, weights - change, weights)
         optimizer = jax.tree.map(lambda new, old: jnp.where(taken, new, old), stepped, optimizer)
         streak = jnp.where(taken, 0, streak + 1)
-        metrics |= {"ppo/grad_norm": actor, "taken": taken, "skipped": ~taken, "streak": streak}
-        return (weights, optimizer, streak), metrics
+        metrics |= {"ppo/grad_norm": actor, "taken": taken, "streak": streak}
+        return (weights, optimizer, streak), jnp.stack([metrics[name] for name in _RECORDED])
 
     def run_epoch(carry, key: Key):
         order = shuffled(key, layout.batch_size).reshape(layout.num_minibatches, layout.minibatch_size)
         minibatches = jax.tree.map(lambda x: over_devices(x.at[order].get(mode="promise_in_bounds"), axis=1), batch)
-        return jax.lax.scan(gradient_step, carry, minibatches)
+        return jax.lax.scan(gradient_step, carry, _weighed(minibatches, layout))
 
     def epoch(carry, key: Key):
         near, carry = carry
-        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(run_epoch, carry, key)[1])
-        carry, steps = jax.lax.cond(near, run_epoch, lambda carry, _: (carry, nothing), carry, key)
-        taken = steps["taken"]
+        nothing = jnp.zeros((layout.num_minibatches, len(_RECORDED)), weights.dtype)
+        carry, record = jax.lax.cond(near, run_epoch, lambda carry, _: (carry, nothing), carry, key)
+        steps = dict(zip(_RECORDED, record.T, strict=True)) | {"skipped": near & (record[:, _TAKEN] == 0)}
+        taken = steps["taken"] > 0
         moved = jnp.sum(jnp.where(taken, steps["ppo/approx_kl"], 0.0)) / jnp.maximum(jnp.sum(taken), 1)
         return (near & (moved <= hypers.target_kl), carry), steps
 
@@ -138,6 +141,30 @@ def ppo_update(
     )
     metrics = _summary(steps, skipped)
     return updated, metrics | {"ppo/explained_variance": explained_variance(batch), "ppo/lr": jnp.asarray(lr)}
+
+
+def adam_step(
+    state: optax.ScaleByAdamState, gradient: Array, lr: ArrayLike, eps: ArrayLike, b1: float = 0.9, b2: float = 0.999
+) -> tuple[optax.ScaleByAdamState, Array]:
+    """Adam's next moments, and what to subtract from the weights.
+
+    `lr m / (1 - b1^k) / (sqrt(v / (1 - b2^k)) + eps)` with both corrections taken out of the vectors: one division for
+    each weight instead of three, which is a good part of a gradient step with networks this small.
+    """
+    count = state.count + 1
+    mu = b1 * state.mu + (1.0 - b1) * gradient
+    nu = b2 * state.nu + (1.0 - b2) * gradient * gradient
+    spread = jnp.sqrt(1.0 - b2**count)
+    change = (lr * spread / (1.0 - b1**count)) * mu / (jnp.sqrt(nu) + eps * spread)
+    return optax.ScaleByAdamState(count=count, mu=mu, nu=nu), change
+
+
+def _weighed(minibatches: Batch, layout: Layout) -> Batch:
+    """Minibatches `[M, B]` with weights as shares and, where wanted, advantages standardised within each."""
+    advantage, weight = minibatches.advantage, minibatches.weight
+    if layout.normalize_advantages:
+        advantage = standardize(advantage, weight)
+    return minibatches._replace(advantage=advantage, weight=shares(weight))
 
 
 def explained_variance(batch: Batch) -> Array:
@@ -168,7 +195,7 @@ def shuffled(key: Key, size: int) -> Array:
 
 def _summary(steps: Metrics, skipped: Array) -> Metrics:
     """Means over the steps taken of what each gradient step reported; NaN if none was."""
-    taken = steps["taken"]
+    taken = steps["taken"] > 0
     count = jnp.sum(taken)
     logged = {name: x for name, x in steps.items() if name.startswith("ppo/")}
     means = {name: jnp.sum(jnp.where(taken, x, 0.0)) / count for name, x in logged.items()}
@@ -176,5 +203,5 @@ def _summary(steps: Metrics, skipped: Array) -> Metrics:
         "ppo/first_log_ratio": steps["ppo/first_log_ratio"][0, 0],
         "ppo/epochs": jnp.sum(jnp.any(taken | steps["skipped"], axis=1)),
         "ppo/skipped": skipped,
-        "ppo/skip_streak": jnp.max(steps["streak"]),
+        "ppo/skip_streak": jnp.max(steps["streak"]).astype(jnp.int32),
     }
