@@ -7,13 +7,11 @@ import argparse
 import json
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
-HERE = Path(__file__).parent
-WEIGHTS = {"Humanoid": 1.25}  # reward per speed, 1 elsewhere
-SURVIVAL = {"Hopper": 1.0, "Walker2d": 1.0, "Ant": 1.0, "Humanoid": 5.0}  # reward per step, 0 elsewhere
+from run import HERE, ceiling
+
 PAPER_NAVIGATION = {"goal1": 13.56, "button1": 2.58, "push1": 2.42, "circle1": 39.19}  # reward at no cost
 T_95 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776}  # two-sided quantiles of Student's t, by degrees of freedom
 UNCONSTRAINED_RISK = 0.5  # share of unconstrained PPO's cost that a constrained policy may keep, random layouts
@@ -153,13 +151,6 @@ JUDGES = {
     "frontier": frontier,
     "transfer": transfer,
 }
-
-
-def ceiling(summary: Summary) -> float:
-    """`1000 (w c + healthy bonus)`: the reward of moving at the limit all the time, without any effort."""
-    robot = summary["env"].removeprefix("Safety").removesuffix("Velocity-v1")
-    limit = summary["lanes"][0]["constraints"][0]["threshold"]
-    return 1000 * (WEIGHTS.get(robot, 1.0) * limit + SURVIVAL.get(robot, 0.0))
 
 
 def signed(values: list[float]) -> str:

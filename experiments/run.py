@@ -24,6 +24,8 @@ HERE = Path(__file__).parent
 ROBOTS = ("HalfCheetah", "Hopper", "Swimmer", "Walker2d", "Ant", "Humanoid")
 TASKS = ("Goal1", "Button1", "Push1", "Circle1")
 HOPPER = ["experiment=velocity", "env=SafetyHopperVelocity-v1"]
+WEIGHTS = {"Humanoid": 1.25}  # reward per speed, 1 elsewhere
+SURVIVAL = {"Hopper": 1.0, "Walker2d": 1.0, "Ant": 1.0, "Humanoid": 5.0}  # reward per step, 0 elsewhere
 FIRST = "seed=10"  # reported seeds: 0 to 4 had been seen with other settings, from 100 on are for tuning
 
 Commands = dict[str, list[str]]  # name -> settings
@@ -120,6 +122,13 @@ def compare(runs: Path, out: Path) -> None:
     for path in write_figures(finished, draft, ("png",)):
         if path.stem.startswith(("frontier", "learning", "cost")):
             shutil.copyfile(path, out / path.name)
+
+
+def ceiling(summary: dict[str, Any]) -> float:
+    """`1000 (w c + healthy bonus)`: the reward of moving at the limit all the time, without any effort."""
+    robot = summary["env"].removeprefix("Safety").removesuffix("Velocity-v1")
+    limit = summary["lanes"][0]["constraints"][0]["threshold"]
+    return 1000 * (WEIGHTS.get(robot, 1.0) * limit + SURVIVAL.get(robot, 0.0))
 
 
 def last_fifth(lam: np.ndarray) -> dict[str, float]:

@@ -148,7 +148,7 @@ def test_gymnasium_vector_wrappers_run(hoppers):
     listed = DictInfoToList(hoppers)
     listed.reset(seed=0)
     *_, infos = listed.step(np.zeros((2, 3)))
-    assert [set(info["constraints"]) for info in infos] == [{"velocity"}] * 2
+    assert [set(info["constraints"]) for info in infos] == [{"effort", "velocity"}] * 2
 
 
 def test_auto_reset_can_be_left_to_the_caller():

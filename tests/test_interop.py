@@ -135,7 +135,7 @@ def test_brax_wrappers_run_our_tasks(brax_training):
     after = np.asarray(states.obs)[done]
     firsts = np.broadcast_to(np.asarray(states.info["first_obs"]), states.obs.shape)[done]
     np.testing.assert_array_equal(after, firsts)
-    assert set(states.metrics) == {"cost", "velocity", "reward"}
+    assert set(states.metrics) == {"cost", "effort", "velocity", "reward"}
     keys = np.asarray(states.info["key"])[:, 0]
     assert len(np.unique(keys, axis=0)) == 24  # noise goes on beyond Brax's resets
     assert last.info["eval_metrics"].episode_metrics["cost"].shape == (4,)

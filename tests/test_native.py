@@ -11,7 +11,7 @@ import pytest
 import riskppo_jax as rp
 from riskppo_jax.engines import make_engine
 from riskppo_jax.engines.base import Sim
-from riskppo_jax.engines.models import load_packaged
+from riskppo_jax.engines.models import load_packaged, quiet, touching
 
 
 def plain_loop(model, qpos, qvel, ctrl, frame_skip):
@@ -104,3 +104,44 @@ def test_long_scan_of_many_worlds_neither_hangs_nor_crawls():
     start = time.perf_counter()
     assert np.isfinite(jax.block_until_ready(run(state))).all()
     assert time.perf_counter() - start < 300
+
+
+@pytest.mark.parametrize("xml", ["half_cheetah.xml", "hopper.xml", "walker2d_v5.xml", "ant.xml"])
+def test_listed_pairs_change_no_number(xml):
+    """A model that lists what can touch moves as the one in which MuJoCo searches for it, bit for bit."""
+    found, listed = load_packaged(xml), load_packaged(xml, pairs=True)
+    assert listed.npair == len(touching(found)) > 0 and not listed.geom_contype.any()
+    ends = []
+    for model in (found, listed):
+        data = mujoco.MjData(model)
+        rng = np.random.default_rng(3)
+        touches = 0
+        for _ in range(100):
+            data.ctrl = rng.uniform(-1, 1, model.nu)
+            mujoco.mj_step(model, data, 5)
+            touches += data.ncon
+        ends.append((touches, data.qpos.tolist(), data.qvel.tolist()))
+    assert ends[0][0] > 0 and ends[0] == ends[1]
+
+
+def test_pairs_are_listed_only_where_they_are_few():
+    assert load_packaged("humanoid.xml", pairs=True).npair == 0
+    assert load_packaged("swimmer.xml", pairs=True).npair == 0
+
+
+def test_the_stopwatch_runs_again_after_a_batch_call():
+    model = load_packaged("hopper.xml")
+    data = mujoco.MjData(model)
+
+    def seconds():
+        before = data.timer[mujoco.mjtTimer.mjTIMER_STEP].duration
+        mujoco.mj_step(model, data, 50)
+        return data.timer[mujoco.mjtTimer.mjTIMER_STEP].duration - before
+
+    assert seconds() > 0
+    with quiet():
+        assert seconds() == 0
+        with quiet():
+            pass
+        assert seconds() == 0
+    assert seconds() > 0

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import riskppo_jax as rp
+from riskppo_jax.engines.base import Sim
 from riskppo_jax.envs.base import Env
 from riskppo_jax.envs.navigation.env import Navigation
 from riskppo_jax.envs.navigation.lidar import lidar
@@ -226,6 +227,24 @@ def test_fixed_resets_are_one_world_and_random_ones_are_not():
     assert (other._fixed[0] != rp.make_env("SafetyPointButton1-v0", engine="native", reset="fixed")._fixed[0]).any()
     layouts = jax.jit(jax.vmap(rp.make_env("SafetyPointGoal1-v0", engine="native").reset))(keys).sim.layout
     assert (layouts[0] != layouts[1]).all()
+
+
+@pytest.mark.parametrize("reset", ["fixed", "random"])
+def test_goals_of_a_fixed_world_come_in_the_same_order_every_time(reset):
+    """As in the original, where one generator, seeded at the reset, draws layouts and goals."""
+    env = rp.make_env("SafetyPointGoal1-v0", engine="native", reset=reset)
+    row = env._layouts.plan.goal - 1
+
+    def reach(state, _):  # wherever the robot is, there the goal is
+        spot = env._reader.read(env.engine.step(Sim(state.sim.carry, {}), jnp.zeros(2)).derived, state.sim.layout)
+        layout = state.sim.layout.at[row].set(spot.position[:2])
+        state = env.step(state.replace(sim=state.sim.replace(layout=layout)), jnp.zeros(2))
+        return state, (state.sim.layout[row], state.info["goal_met"])
+
+    keys = jax.random.split(KEY, 2)
+    goals, met = jax.jit(jax.vmap(lambda key: jax.lax.scan(reach, env.reset(key), None, 3)[1]))(keys)
+    assert (met == 1).all() and (goals[0, 0] != goals[0, 1]).all()
+    assert (goals[0] == goals[1]).all() == (reset == "fixed")
 
 
 def test_episodes_follow_each_other():

@@ -21,7 +21,7 @@ CHEETAH = "SafetyHalfCheetahVelocity-v1"
 @pytest.mark.parametrize("id", IDS)
 def test_every_task_keeps_the_contract(id):
     env = rp.make_env(id, engine="native")
-    assert isinstance(env, Env) and env.num_actions is None and env.constraint_names == ("velocity",)
+    assert isinstance(env, Env) and env.num_actions is None and env.constraint_names == ("velocity", "effort")
     assert (env.observation_size, env.action_size) == SIZES[id.removeprefix("Safety").removesuffix("Velocity-v1")]
     state = jax.jit(env.reset)(jax.random.key(0))
     new = jax.jit(env.step)(state, jnp.zeros(env.action_size))

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from riskppo_jax.engines.base import Engine, Sim, Track, make_engine
+from riskppo_jax.engines.base import Engine, Sim, Track, make_engine, resolve
 from riskppo_jax.engines.models import load_packaged
 from riskppo_jax.envs.base import Env, State
 from riskppo_jax.envs.wrappers import ActionNoise, AutoReset, FiniteGuard, TimeLimit
@@ -21,6 +21,7 @@ from riskppo_jax.errors import UserError
 from riskppo_jax.types import Array, Key
 
 Fields = dict[str, Array]
+_MAX_EFFORT = 25.0  # generous bound on the mean square of what policies ask of their motors
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ class Velocity:
     """One velocity task on one engine, without time limit, noise or auto-reset (`wrappers` add those).
 
     `State.cost` is the benchmark's: 1 where its speed exceeds its threshold. `State.constraints["velocity"]`
-    is the speed in the form asked for.
+    is the speed in the form asked for, `["effort"]` the mean square of the action, for those who limit that too.
 
     Args:
       robot: a name in `TASKS`.
@@ -150,7 +151,7 @@ class Velocity:
     """
 
     num_actions = None
-    constraint_names = ("velocity",)
+    constraint_names = ("velocity", "effort")
 
     def __init__(
         self,
@@ -162,7 +163,7 @@ class Velocity:
         clip_actions: bool = False,
     ):
         task = TASKS[robot]
-        model = load_packaged(task.xml)
+        model = load_packaged(task.xml, pairs=resolve(engine) == "native")
         self.task = task
         self.engine: Engine = make_engine(
             engine, model, task.frame_skip, task.fields, _track(task, model), solver=task.solver
@@ -175,7 +176,7 @@ class Velocity:
         self.paper_threshold = task.paper_threshold
         self._speed = task.speed if speed is None else speed
         low = -task.max_speed if self._speed == "signed" else 0.0
-        self.constraint_range = {"velocity": (low, task.max_speed)}
+        self.constraint_range = {"velocity": (low, task.max_speed), "effort": (0.0, _MAX_EFFORT)}
         self._fixed = reset == "fixed"
         self._clip = clip_actions
         self._qpos0 = model.qpos0.copy()
@@ -194,8 +195,8 @@ class Velocity:
         false = jnp.zeros((), bool)
         obs = self.task.observe(sim.derived)
         return State(
-            sim=sim.carry, obs=obs, reward=zero, cost=zero, constraints={"velocity": zero}, terminated=false,
-            truncated=false, final_obs=obs, info={"x_velocity": zero, "y_velocity": zero}, key=key,
+            sim=sim.carry, obs=obs, reward=zero, cost=zero, constraints={"velocity": zero, "effort": zero},
+            terminated=false, truncated=false, final_obs=obs, info={"x_velocity": zero, "y_velocity": zero}, key=key,
         )  # fmt: skip
 
     def step(self, state: State, action: Array) -> State:
@@ -213,7 +214,7 @@ class Velocity:
             obs=obs,
             reward=reward,
             cost=(speed[task.speed] > task.threshold).astype(reward.dtype),
-            constraints={"velocity": speed[self._speed]},
+            constraints={"velocity": speed[self._speed], "effort": jnp.mean(action**2)},
             terminated=~((margin > 0) | (task.closed & (margin == 0))),
             truncated=jnp.zeros_like(state.truncated),
             final_obs=obs,

@@ -37,6 +37,7 @@ class World:
     layout: Array  # [object, 2], in the task's order; the goal's row is where it is now
     yaws: Array  # [driven object], of the targets
     ticks: Array  # physics steps since the reset
+    goals: Array  # reached since the reset
     memory: dict[str, Array]
 
 
@@ -65,7 +66,7 @@ class Navigation:
     Args:
       robot: one of `tables.ROBOTS`; name, level: see `tables.task`.
       engine: see `engines.make_engine`.
-      reset: "random" for a fresh layout at every reset, "fixed" for the same one.
+      reset: "random" for a fresh layout at every reset, "fixed" for the same one and the same goals after it.
       layout_seed: which one that is.
       thresholds: "v1" for the usual limit of 25 in 1000 steps, "paper" for the paper's 0.
       button_timer: steps after a reset during which buttons are out of play.
@@ -158,9 +159,8 @@ class Navigation:
           ticks: physics steps since the reset.
           memory: what cannot be seen: `target` and `timer` of Button.
         """
-        world = World(
-            carry=None, layout=layout, yaws=yaws, ticks=jnp.asarray(ticks, jnp.int32), memory=dict(memory or {})
-        )
+        ticks, goals = jnp.asarray(ticks, jnp.int32), jnp.zeros((), jnp.int32)
+        world = World(carry=None, layout=layout, yaws=yaws, ticks=ticks, goals=goals, memory=dict(memory or {}))
         sim = self.engine.init(qpos, qvel, mocap=self._targets(world), where=where)
         view = self._reader.read(sim.derived, layout)
         world = world.replace(carry=sim.carry, memory=self._remember(view, world.memory))
@@ -178,9 +178,12 @@ class Navigation:
         if self.task.name == "Circle":
             return self.observe(new, view)
         key, key_goal = jax.random.split(new.key)
+        goals = new.sim.goals + met
+        if self._fixed is not None:  # the original's one generator, seeded at the reset: all its draws come again
+            key_goal = jax.random.fold_in(jax.random.key(self._fixed_seed), goals)
         old = (new.sim.layout, new.sim.memory, jnp.zeros_like(met))
         layout, memory, lost = when_any(met, self._renew, old, key_goal, view, new.sim.layout, met)
-        sim = new.sim.replace(layout=layout, memory=memory)
+        sim = new.sim.replace(layout=layout, memory=memory, goals=goals)
         return self.observe(new.replace(sim=sim, terminated=new.terminated | lost, key=key), view)
 
     def advance(self, state: State, action: Array) -> tuple[State, View, Array]:

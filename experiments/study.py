@@ -1,0 +1,119 @@
+"""The rules that move lambda and t, side by side, with equal tuning for each.
+
+    python experiments/study.py [--runs runs/study]
+
+First every rule of `RULES` gets the same number of settings on the same two seeds of Hopper (`study/tune-RULE.json`).
+Its best setting (`miss`, from training alone) then runs on other seeds of Hopper and Walker2d
+(`study/ROBOT-RULE.json`); so does the paper's rule at the paper's own step sizes, which nobody tuned. Everything
+resumes. `python experiments/check.py --write` makes tables of both.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+from run import HERE, ceiling, keep, write_json
+
+from riskppo_jax.cli import main as riskppo
+from riskppo_jax.runs import read_log
+from riskppo_jax.traps import find_traps
+
+STUDY = HERE / "study"
+ROBOTS = ("Hopper", "Walker2d")
+TUNING = ["seed=100", "sweep.seed=2", "total_steps=600000"]
+REPORTED = ["seed=10", "sweep.seed=3", "total_steps=1000000"]
+LEAN = ["eval.points=0", "eval.episodes=20", "report=false"]
+NEAR = 0.02  # of both targets: risk at c, -t at the quantile
+SMOOTH = 5  # log points whose mean counts as one
+
+STEPS = [0.02, 0.06, 0.2, 0.6]  # in units of the threshold, spread over a factor of 30
+RAW = [0.001, 0.003, 0.01, 0.03]  # the paper's rule takes raw steps, Adam those of a fixed size
+RULES: dict[str, tuple[list[str], list[float]]] = {  # settings, and the values of dual.lam_step to try
+    "pi": (["dual.lam=pi"], STEPS),
+    "plain": (["dual.lam=plain"], STEPS),
+    "optimistic": (["dual.lam=optimistic"], STEPS),
+    "adam": (["dual.lam=adam"], RAW),
+    "paper": (["algo=paper", "dual.t_step=0.01"], RAW),
+}
+OWN = ["algo=paper"]  # the paper's own: 5e-5 for both
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--runs", type=Path, default=Path("runs/study"), help="where to train (default: %(default)s)")
+    runs = parser.parse_args().runs
+    chosen: dict[str, list[str]] = {}
+    for rule, (words, values) in RULES.items():
+        swept = f"sweep.dual.lam_step=[{','.join(map(str, values))}]"
+        found = train(runs, f"tune-{rule}", [*words, *TUNING, swept], "Hopper")
+        chosen[rule] = [*words, f"dual.lam_step={best(found)}"]
+    for robot in ROBOTS:
+        for rule, words in [*chosen.items(), ("own", OWN)]:
+            train(runs, f"{robot.lower()}-{rule}", [*words, *REPORTED], robot)
+
+
+def train(runs: Path, name: str, words: list[str], robot: str) -> dict[str, Any]:
+    """Runs a command, or what is left of it, and keeps its summary with what its log says of the way."""
+    env = [f"env=Safety{robot}Velocity-v1", "experiment=velocity"]
+    words = [*env, *words, *LEAN, f"output={runs / name}", "resume=true"]
+    command = "riskppo train " + " ".join(words)
+    print(command, flush=True)
+    if riskppo(["train", *words]):
+        raise SystemExit(2)
+    keep(runs / name, STUDY / name, command)
+    file = (STUDY / name).with_suffix(".json")
+    summary = json.loads(file.read_text())
+    log = read_log(runs / name / "metrics.jsonl")
+    for i, lane in enumerate(summary["lanes"]):
+        own = [point for point in log if point.get("sweep/lane", 0) == i]
+        lane["path"] = path(own) | {"miss": miss(own, ceiling(summary))}
+    write_json(file, summary)
+    return summary
+
+
+def path(log: list[dict[str, Any]]) -> dict[str, Any]:
+    """When a run came within `NEAR` of both targets for good, how far its price overshot, whether it stood still."""
+    risk, t, best_t, lam = (column(log, key) for key in ("risk", "t", "t_batch", "lam"))
+    limit = log[0]["constraint0/threshold"]
+    near = (np.abs(smooth(risk) / limit - 1.0) <= NEAR) & (np.abs(smooth(t - best_t) / smooth(best_t)) <= NEAR)
+    away = np.flatnonzero(~near)
+    first = 0 if not len(away) else away[-1] + 1
+    late = lam[-max(len(lam) // 5, 1) :].mean()
+    return {
+        "reached": log[first]["train/env_steps"] if first < len(log) else None,
+        "overshoot": float(lam.max() / late - 1.0) if late > 1e-3 else None,
+        "stood_still": any("stood still" in trap for trap in find_traps(log, ["velocity"])),
+    }
+
+
+def miss(log: list[dict[str, Any]], highest: float) -> float:
+    """Distance of the risk from its limit, and of the return from its ceiling, over the last fifth; 0 is perfect."""
+    late = log[-max(len(log) // 5, 1) :]
+    risk = np.nanmean(column(late, "risk")) / late[0]["constraint0/threshold"]
+    earned = [point["train/return"] for point in late if point["train/return"] is not None]
+    return float(abs(risk - 1.0) + max(1.0 - mean(earned or [0.0]) / highest, 0.0))
+
+
+def best(summary: dict[str, Any]) -> float:
+    """The setting whose seeds miss least on average."""
+    by_value: dict[float, list[float]] = {}
+    for lane in summary["lanes"]:
+        by_value.setdefault(lane["point"]["dual.lam_step"], []).append(lane["path"]["miss"])
+    return min(by_value, key=lambda value: mean(by_value[value]))
+
+
+def column(log: list[dict[str, Any]], key: str) -> np.ndarray:
+    values = [point[f"constraint0/{key}"] for point in log]
+    return np.asarray([np.nan if value is None else value for value in values], float)
+
+
+def smooth(x: np.ndarray) -> np.ndarray:
+    """Mean over the present point and those before it."""
+    return np.asarray([x[max(0, i - SMOOTH + 1) : i + 1].mean() for i in range(len(x))])
+
+
+if __name__ == "__main__":
+    main()
