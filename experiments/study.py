@@ -15,9 +15,8 @@ from statistics import mean
 from typing import Any
 
 import numpy as np
-from run import HERE, ceiling, keep, write_json
+from run import HERE, ceiling, train, write_json
 
-from riskppo_jax.cli import main as riskppo
 from riskppo_jax.runs import read_log
 from riskppo_jax.traps import find_traps
 
@@ -48,22 +47,17 @@ def main() -> None:
     chosen: dict[str, list[str]] = {}
     for rule, (words, values) in RULES.items():
         swept = f"sweep.dual.lam_step=[{','.join(map(str, values))}]"
-        found = train(runs, f"tune-{rule}", [*words, *TUNING, swept], "Hopper")
+        found = run(runs, f"tune-{rule}", [*words, *TUNING, swept], "Hopper")
         chosen[rule] = [*words, f"dual.lam_step={best(found)}"]
     for robot in ROBOTS:
         for rule, words in [*chosen.items(), ("own", OWN)]:
-            train(runs, f"{robot.lower()}-{rule}", [*words, *REPORTED], robot)
+            run(runs, f"{robot.lower()}-{rule}", [*words, *REPORTED], robot)
 
 
-def train(runs: Path, name: str, words: list[str], robot: str) -> dict[str, Any]:
-    """Runs a command, or what is left of it, and keeps its summary with what its log says of the way."""
-    env = [f"env=Safety{robot}Velocity-v1", "experiment=velocity"]
-    words = [*env, *words, *LEAN, f"output={runs / name}", "resume=true"]
-    command = "riskppo train " + " ".join(words)
-    print(command, flush=True)
-    if riskppo(["train", *words]):
-        raise SystemExit(2)
-    keep(runs / name, STUDY / name, command)
+def run(runs: Path, name: str, words: list[str], robot: str) -> dict[str, Any]:
+    """Trains, and adds to the summary that is kept what the log says of the way."""
+    words = [f"env=Safety{robot}Velocity-v1", "experiment=velocity", *words, *LEAN]
+    train(runs / name, STUDY / name, words)
     file = (STUDY / name).with_suffix(".json")
     summary = json.loads(file.read_text())
     log = read_log(runs / name / "metrics.jsonl")

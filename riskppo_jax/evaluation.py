@@ -93,11 +93,11 @@ def risk_report(
     key = jax.random.key(EVALUATION_SEED + 1) if key is None else key
     v, visited = jnp.asarray(found.quantities[constraint.name]), jnp.asarray(found.visited, jnp.float32)
     value, t_star, spread = _risks(constraint.utility, v, visited, key, resamples)
-    limit, value = float(constraint.threshold), float(value)
+    limit, value = float(constraint.threshold), float(value) + 0.0  # a risk of nothing is 0, not -0
     return {
-        "quantile": (-np.asarray(t_star, np.float64)).tolist(),
+        "quantile": (0.0 - np.asarray(t_star, np.float64)).tolist(),
         "risk_value": value,
-        "risk_value_ci": [float(x) for x in np.nanquantile(np.asarray(spread), [0.025, 0.975])],
+        "risk_value_ci": [float(x) + 0.0 for x in np.nanquantile(np.asarray(spread), [0.025, 0.975])],
         "satisfied": bool(value <= limit + TOLERANCE * abs(limit)),
         "mean": float(found.samples(constraint.name).mean()),
     }
