@@ -32,7 +32,15 @@ def main() -> int:
         if not results:
             print(f"none  {part:<30} no results yet")
             continue
-        text += ["", f"## {part}", "", *table(results), "", "| | of | claim | numbers |", "|---|---|---|---|"]
+        text += [
+            "",
+            f"## {part}",
+            "",
+            *TABLES.get(part, table)(results),
+            "",
+            "| | of | claim | numbers |",
+            "|---|---|---|---|",
+        ]
         text += [f"| {'pass' if holds else '**miss**'} | {name} | {what} | {numbers} |"
                  for name, what, holds, numbers in own]  # fmt: skip
     for name, what, holds, numbers in claims:
@@ -133,6 +141,63 @@ def frontier(results: dict[str, Summary]) -> Iterator[tuple[str, str, bool, str]
         yield name, "risk within [0.93 c, 1.01 c] at every beta", kept, shares(risks)
 
 
+def two_constraints(results: dict[str, Summary]) -> Iterator[tuple[str, str, bool, str]]:
+    """Both limits at once."""
+    for name, summary in results.items():
+        for i, constraint in enumerate(summary["lanes"][0]["constraints"]):
+            own = [lane["constraints"][i] for lane in summary["lanes"]]
+            upper = [c["risk_value_ci"][1] / c["threshold"] for c in own]
+            yield name, f"upper bound of {constraint['name']}'s CVaR <= 1.01 c", max(upper) <= 1.01, shares(upper)
+
+
+def utilities(results: dict[str, Summary]) -> Iterator[tuple[str, str, bool, str]]:
+    """Limits that bind at the same speeds: each measure keeps its own, and the means are alike."""
+    means = {name: mean(lane["constraints"][0]["mean"] for lane in found["lanes"]) for name, found in results.items()}
+    for name, summary in results.items():
+        over = [lane["constraints"][0]["risk_value"] / lane["constraints"][0]["threshold"] for lane in summary["lanes"]]
+        yield name, "risk within [0.93 c, 1.01 c]", all(0.93 <= x <= 1.01 for x in over), shares(over)
+        if name != "cvar" and "cvar" in means:
+            ratio = means[name] / means["cvar"]
+            yield name, "mean speed within 5% of CVaR's", abs(ratio - 1.0) <= 0.05, f"{ratio:.3f}"
+
+
+def study(results: dict[str, Summary]) -> Iterator[tuple[str, str, bool, str]]:
+    """The rule that is the default, against the others at their best setting, on seeds nobody tuned on."""
+    paths = {name: [lane["path"] for lane in summary["lanes"]] for name, summary in results.items()}
+    for name in sorted(name for name in paths if name.endswith("-pi") and not name.startswith("tune")):
+        robot = name.removesuffix("-pi")
+        reached = [path["reached"] for path in paths[name]]
+        words = " ".join("never" if steps is None else f"{steps:,}" for steps in reached)
+        yield name, "within 2% of both targets for good, every seed", None not in reached, words
+        own = mean(path["miss"] for path in paths[name])
+        others = {
+            rule.removeprefix(f"{robot}-"): mean(path["miss"] for path in found)
+            for rule, found in paths.items()
+            if rule.startswith(f"{robot}-") and rule != name
+        }
+        words = f"{own:.3f}; " + " ".join(f"{rule} {value:.3f}" for rule, value in others.items())
+        yield name, "misses less than every other rule", own <= min(others.values(), default=own), words
+
+
+def study_table(results: dict[str, Summary]) -> Iterator[str]:
+    """Every lane of the study, tuning first."""
+    yield "`miss`: distance of the risk from c plus that of the return from its ceiling, last fifth of training."
+    yield ""
+    heads = ["run", "lam_step", "seed", "miss", "reached", "overshoot of lambda", "stood still", "risk / c", "return"]
+    yield "| " + " | ".join(heads) + " |"
+    yield "|---" * len(heads) + "|"
+    for name in sorted(results, key=lambda name: (not name.startswith("tune"), name)):
+        for lane in results[name]["lanes"]:
+            path, c = lane["path"], lane["constraints"][0]
+            step = lane.get("point", {}).get("dual.lam_step", lane.get("lam_step"))
+            row = [name, "-" if step is None else f"{step:g}", str(lane["seed"]), f"{path['miss']:.3f}"]
+            row += ["never" if path["reached"] is None else f"{path['reached']:,}"]
+            row += ["-" if path["overshoot"] is None else f"{path['overshoot']:.2f}"]
+            row += ["yes" if path["stood_still"] else "no"]
+            row += [f"{c['sampled']['risk_value'] / c['threshold']:.3f}", f"{lane['eval_sampled']['reward_mean']:.0f}"]
+            yield "| " + " | ".join(row) + " |"
+
+
 def transfer(results: dict[str, Summary]) -> Iterator[tuple[str, str, bool, str]]:
     """The other engine and plain NumPy say the same of a policy."""
     for name, found in results.items():
@@ -149,8 +214,12 @@ JUDGES = {
     "navigation_fixed": navigation_fixed,
     "navigation_random": navigation_random,
     "frontier": frontier,
+    "two_constraints": two_constraints,
+    "utilities": utilities,
+    "study": study,
     "transfer": transfer,
 }
+TABLES = {"study": study_table}
 
 
 def signed(values: list[float]) -> str:

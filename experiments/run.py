@@ -61,7 +61,7 @@ PARTS: dict[str, Commands] = {
     "navigation_fixed": navigation("fixed", 5),
     "navigation_random": navigation("random", 3),
     "frontier": {
-        "hopper": [*HOPPER, FIRST, "sweep.beta=[0.05,0.1,0.3,1.0]", "sweep.seed=3", "eval.points=0"],
+        "hopper": [*HOPPER, FIRST, "sweep.beta=[0.05,0.1,0.3,1.0]", "sweep.seed=2", "eval.points=0"],
     },
     "per_step_or_return": {
         algo: [*HOPPER, FIRST, f"algo={algo}", "sweep.seed=3"] for algo in ("riskppo", "cvar_return", "ppo_lagrangian")

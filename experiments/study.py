@@ -22,8 +22,8 @@ from riskppo_jax.traps import find_traps
 
 STUDY = HERE / "study"
 ROBOTS = ("Hopper", "Walker2d")
-TUNING = ["seed=100", "sweep.seed=2", "total_steps=600000"]
-REPORTED = ["seed=10", "sweep.seed=3", "total_steps=1000000"]
+TUNING = ["seed=100", "sweep.seed=2", "total_steps=500000"]
+REPORTED = ["seed=10", "sweep.seed=3", "total_steps=800000"]
 LEAN = ["eval.points=0", "eval.episodes=20", "report=false"]
 NEAR = 0.02  # of both targets: risk at c, -t at the quantile
 SMOOTH = 5  # log points whose mean counts as one
@@ -60,10 +60,12 @@ def run(runs: Path, name: str, words: list[str], robot: str) -> dict[str, Any]:
     train(runs / name, STUDY / name, words)
     file = (STUDY / name).with_suffix(".json")
     summary = json.loads(file.read_text())
+    lam_step = next((float(word.split("=")[1]) for word in words if word.startswith("dual.lam_step=")), None)
     log = read_log(runs / name / "metrics.jsonl")
     for i, lane in enumerate(summary["lanes"]):
         own = [point for point in log if point.get("sweep/lane", 0) == i]
         lane["path"] = path(own) | {"miss": miss(own, ceiling(summary))}
+        lane["lam_step"] = lam_step
     write_json(file, summary)
     return summary
 

@@ -222,6 +222,8 @@ def _translate(word: str) -> list[str]:
         raise UserError(f"{key} is no setting{hint} (settings are {', '.join(top)})")
     if kind is int and re.fullmatch(r"[0-9.]+[eE]\+?[0-9]+", text) and float(text).is_integer():
         return [f"{key}={int(float(text))}"]  # total_steps=2e6
+    if kind is float and text in (".inf", "-.inf", ".nan"):
+        return [f"{key}={text.replace('.', '')}"]  # as YAML has them
     return [word]
 
 

@@ -140,3 +140,8 @@ def test_multirun_may_stand_anywhere(capsys):
     for words in (["-m", "env=a,b"], ["env=a,b", "-m"], ["seed=1", "-m", "env=a,b"]):
         assert main(["train", *words]) == 2
         assert "env" in (said := capsys.readouterr().err) and "unrecognized" not in said
+
+
+@pytest.mark.parametrize("text", ["inf", ".inf"])
+def test_infinity_is_written_as_in_yaml_or_as_in_python(text):
+    assert read_settings([f"ppo.target_kl={text}"]).ppo.target_kl == float("inf")
