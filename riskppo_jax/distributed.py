@@ -1,6 +1,7 @@
 """Several processes, on one machine or many: `jax.distributed` finds them, process 0 speaks and writes for all."""
 
 import os
+import re
 import socket
 import sys
 import threading
@@ -19,6 +20,7 @@ _WORD = "riskppo"  # what processes say to each other before JAX takes over
 _lines: list[socket.socket] = []  # from process 0 to the others, held while the run lasts
 _WHO = ("coordinator", "processes", "rank")
 _HEARTBEAT = 30  # seconds of silence after which a process counts as lost
+_DAY = 86400  # seconds; nobody waits longer for the others
 
 
 def start(settings: Settings) -> None:
@@ -27,29 +29,28 @@ def start(settings: Settings) -> None:
     `distributed.coordinator`, `distributed.processes` and `distributed.rank` say who takes part; inside a SLURM
     step of several tasks nothing needs to be said. To be called before anything is computed.
     """
-    if not asked_for(settings):
+    if not asked_for(settings) or jax.distributed.is_initialized():
         return
-    asked, under_slurm = settings.distributed, _under_slurm()
+    asked, options = settings.distributed, {}
     given = {name: getattr(asked, name) for name in _WHO}
-    if jax.distributed.is_initialized():
-        return
-    options: dict[str, Any] = {}
-    if not under_slurm or asked.coordinator is not None:
-        _check(given)
-        host, _, port = asked.coordinator.rpartition(":")
-        _meet(host, int(port), asked.rank, asked.processes, asked.timeout)
-        if asked.rank > 0:
-            threading.Thread(target=_listen, args=(_lines[0], settings.output), daemon=True).start()
-        options = {"coordinator_address": asked.coordinator, "num_processes": asked.processes, "process_id": asked.rank}
+    if None in given.values() and _slurm_tasks() > 1:
+        given = _slurm_step() | {name: value for name, value in given.items() if value is not None}
+        options = _slurm_devices()
+    _check(given, asked.timeout)
+    coordinator, processes, rank = (given[name] for name in _WHO)
+    host, _, port = coordinator.rpartition(":")
+    _meet(host, int(port), rank, processes, asked.timeout)
+    if rank > 0:
+        threading.Thread(target=_listen, args=(_lines[0], settings.output), daemon=True).start()
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:
         jax.distributed.initialize(
-            **options, initialization_timeout=max(1, int(asked.timeout)), heartbeat_timeout_seconds=_HEARTBEAT
-        )
+            coordinator, processes, rank,
+            initialization_timeout=max(1, int(asked.timeout)), heartbeat_timeout_seconds=_HEARTBEAT, **options,
+        )  # fmt: skip
     except (RuntimeError, ValueError) as error:
-        where = asked.coordinator or "the one SLURM names"
         raise UserError(
-            f"distributed.coordinator={where}: not all {asked.processes or ''} processes met within "
+            f"distributed.coordinator={coordinator}: not all {processes} processes met within "
             f"{asked.timeout:g} s; accepts an address that every one of them reaches ({first_line(error)})"
         ) from error
     with _silence():
@@ -58,11 +59,7 @@ def start(settings: Settings) -> None:
 
 def asked_for(settings: Settings) -> bool:
     """Whether this is to be one process of several."""
-    return _under_slurm() or any(getattr(settings.distributed, name) is not None for name in _WHO)
-
-
-def _under_slurm() -> bool:
-    return int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1) > 1 and "SLURM_PROCID" in os.environ
+    return any(getattr(settings.distributed, name) is not None for name in _WHO) or _slurm_tasks() > 1
 
 
 def count() -> int:
@@ -119,7 +116,55 @@ def first_line(error: Exception) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:200]
 
 
-def _check(given: dict[str, Any]) -> None:
+def _slurm_tasks() -> int:
+    """Tasks of the SLURM step that this process belongs to; 1 outside of any."""
+    return max(1, _slurm_number("SLURM_STEP_NUM_TASKS", 1))
+
+
+def _slurm_step() -> dict[str, Any]:
+    """Who takes part in a SLURM step; every task comes to the same address by itself.
+
+    It is the step's first node with the port that JAX would choose, moved on for later steps of the same job.
+    """
+    nodes = os.environ.get("SLURM_STEP_NODELIST", "")
+    first = re.sub(r"\[(\w+)[^]]*\]", r"\1", nodes).partition(",")[0]  # `gpu[07-08,11],login1` begins with gpu07
+    if not re.fullmatch(r"[\w.-]+", first):
+        raise _slurm_refusal("SLURM_STEP_NODELIST", "the nodes of this step")
+    job, step = _slurm_number("SLURM_JOB_ID"), _slurm_number("SLURM_STEP_ID", 0)
+    port = os.environ.get("JAX_COORDINATOR_PORT") or 61440 + (job + 1021 * step) % 4096
+    return {"coordinator": f"{first}:{port}", "processes": _slurm_tasks(), "rank": _slurm_number("SLURM_PROCID")}
+
+
+def _slurm_devices() -> dict[str, Any]:
+    """Which accelerators a task of a SLURM step takes: all that it sees, or its own where it sees its neighbours'.
+
+    JAX by itself gives every task a single one, also where a task has a node of several to itself.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("ROCR_VISIBLE_DEVICES")
+    alone = _slurm_tasks() <= _slurm_number("SLURM_STEP_NUM_NODES", 1)
+    bound = "SLURM_GPUS_PER_TASK" in os.environ or (visible is not None and "," not in visible)
+    chosen = None if alone or bound or "JAX_LOCAL_DEVICE_IDS" in os.environ else [_slurm_number("SLURM_LOCALID")]
+    return {"local_device_ids": chosen, "cluster_detection_method": "deactivate"}
+
+
+def _slurm_number(name: str, default: int | None = None) -> int:
+    text = os.environ.get(name, "")
+    if not text and default is not None:
+        return default
+    if not text.isdecimal():
+        raise _slurm_refusal(name, "a whole number")
+    return int(text)
+
+
+def _slurm_refusal(name: str, accepts: str) -> UserError:
+    text = os.environ.get(name)
+    return UserError(
+        f"{name}{f'={text}' if text else ': is missing'}; a SLURM step of several tasks accepts {accepts} there, "
+        "as srun sets it, or distributed.coordinator, distributed.processes and distributed.rank"
+    )
+
+
+def _check(given: dict[str, Any], timeout: float) -> None:
     for name, value in given.items():
         if value is None:
             raise UserError(f"distributed.{name}: is missing; several processes need coordinator, processes and rank")
@@ -130,6 +175,8 @@ def _check(given: dict[str, Any]) -> None:
         raise UserError(f"distributed.processes={given['processes']}: accepts a whole number, 1 or larger")
     if not 0 <= given["rank"] < given["processes"]:
         raise UserError(f"distributed.rank={given['rank']}: accepts 0 to {given['processes'] - 1}")
+    if not 0 < timeout <= _DAY:
+        raise UserError(f"distributed.timeout={timeout:g}: accepts seconds above 0 and up to {_DAY}, a day")
 
 
 def _meet(host: str, port: int, rank: int, processes: int, timeout: float) -> None:
@@ -146,10 +193,11 @@ def _welcome(host: str, port: int, rank: int, processes: int, end: float, timeou
             while len(there) < processes - 1:
                 door.settimeout(max(0.01, end - time.monotonic()))
                 guest, _ = door.accept()
-                guest.settimeout(5.0)
-                word = guest.recv(64).decode(errors="replace").split()
-                if word[:1] == [_WORD] and word[1].isdigit() and 0 < int(word[1]) < processes:
-                    there[int(word[1])] = guest
+                guest.settimeout(2.0)
+                with suppress(OSError, ValueError):  # whoever else tries this port
+                    word, number = guest.recv(64).decode(errors="replace").split()
+                    if word == _WORD and 0 < int(number) < processes:
+                        there[int(number)] = guest
         for guest in there.values():
             guest.sendall(b"go")
         _lines.extend(there.values())

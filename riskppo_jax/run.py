@@ -8,7 +8,6 @@ A sweep's directory is the same with several lanes in it.
 import dataclasses
 import errno
 import os
-import signal
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -21,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import yaml
 
-from riskppo_jax import checkpoint, distributed, grid, lanes, results
+from riskppo_jax import checkpoint, distributed, grid, lanes, results, signals
 from riskppo_jax.build import Job, build
 from riskppo_jax.display import Display, SweepDisplay
 from riskppo_jax.errors import UserError
@@ -32,6 +31,11 @@ from riskppo_jax.settings import DistributedSettings, Settings, differences, fro
 from riskppo_jax.train import BAD_ITERATIONS, RunState
 from riskppo_jax.traps import Watch
 from riskppo_jax.writers import JsonLines, extra_writers, reduce_chunk
+
+Clock = Callable[[], float]  # seconds spent on a run, by all its processes
+Point = dict[str, float]  # a line of the log
+Screen = Display | SweepDisplay
+Series = dict[str, np.ndarray]  # the metrics of a chunk, `[lane, iteration]` or `[iteration]`
 
 # settings a run may change when it goes on: they do not touch what was computed so far
 _FREE = ("output", "resume", "report", "total_steps", "log.", "checkpoint.", "eval.")
@@ -68,7 +72,7 @@ def train(settings: Settings) -> int:
             distributed.part()
             return 0
         earlier = progress.wall_seconds - began
-        clock = lambda: earlier + time.monotonic()  # noqa: E731  # time spent on this run, by all its processes
+        clock = lambda: earlier + time.monotonic()  # noqa: E731
         way = choose_way(job)
         with _display(job) if leads else nullcontext() as display:
             if display:
@@ -77,27 +81,23 @@ def train(settings: Settings) -> int:
                 if job.lanes:
                     display.say(announce(job, way))
             state, progress, code = _loop(job, folder, state, progress, display, clock, way)
-        if code:
-            if leads:
-                print(f"stopped; go on with: riskppo train resume=true output={folder}", flush=True)
-            distributed.part()
-            return code
-        code = results.finish(job, folder, state, progress, clock, way) if leads else 0
+        if code and leads:
+            signals.say_how_to_go_on("stopped", folder)
+        elif leads:
+            code = results.finish(job, folder, state, progress, clock, way)
         distributed.part()
         return code
     except KeyboardInterrupt:
-        print(f"\ninterrupted; go on with: riskppo train resume=true output={folder}", flush=True)
-        return 130
+        signals.say_how_to_go_on("\ninterrupted", folder)
+        return signals.INTERRUPTED
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         kept = checkpoint.steps(folder / "checkpoints")
         hint = f"checkpoint {kept[-1].name} is intact, resume=true goes on from it" if kept else "nothing was saved"
         raise UserError(f"output={folder}: no space left on the disk; accepts a folder with room ({hint})") from error
-    except UserError:
-        raise
     except Exception as error:  # whatever the message that did not arrive looks like
-        if distributed.count() == 1:
+        if isinstance(error, UserError) or distributed.count() == 1:
             raise
         distributed.give_up(settings.output, distributed.first_line(error))
 
@@ -127,7 +127,7 @@ def _enter(job: Job, folder: Path) -> tuple[RunState | None, Progress, bool]:
     return state, progress._replace(iterations=iterations), bool(over)
 
 
-def _display(job: Job) -> Display | SweepDisplay:
+def _display(job: Job) -> Screen:
     names = [constraint.name for constraint in job.hypers.problem.constraints]
     kind = partial(SweepDisplay, [lane.point for lane in job.lanes]) if job.lanes else Display
     return kind(_title(job), names, job.chunks, job.chunk * job.trainer.steps_per_iteration)
@@ -216,13 +216,7 @@ def _blank(job: Job) -> RunState:
 
 
 def _loop(
-    job: Job,
-    folder: Path,
-    state: RunState | None,
-    progress: Progress,
-    display: Display | SweepDisplay | None,
-    clock: Callable[[], float],
-    way: Way,
+    job: Job, folder: Path, state: RunState | None, progress: Progress, display: Screen | None, clock: Clock, way: Way
 ) -> tuple[RunState, Progress, int]:
     """Runs the chunks that are left; returns the state, and an exit code where a signal ended it early."""
     runner = lanes.Runner(job, way)
@@ -236,7 +230,7 @@ def _loop(
         held = runner.fetch(state)
         return record.save(held, iterations, spent) if record else Progress(iterations)
 
-    with _Signals() as signals:
+    with signals.Wish() as wish:
         runner.compile(state)
         stop = 0
         while iterations + job.chunk <= total and not stop and not still.all():
@@ -252,32 +246,27 @@ def _loop(
             del held
             still = stopped
             due = now - saved_at >= job.settings.checkpoint.seconds
-            stop, due = distributed.agree(signals.received, due and record is not None)
+            stop, due = distributed.agree(wish.received, due and record is not None)
             if due:
                 progress, saved_at = save(), time.monotonic()
         if iterations > progress.iterations:
             progress = save()
     if record:
         record.close()
-    return runner.fetch(state), progress, 128 + stop if stop else 0
+    return runner.fetch(state), progress, signals.exit_code(stop)
 
 
 class _Record:
     """What a run writes and shows between chunks; the business of process 0."""
 
-    def __init__(self, job: Job, folder: Path, progress: Progress, display: Display, clock: Callable[[], float]):
+    def __init__(self, job: Job, folder: Path, progress: Progress, display: Screen, clock: Clock):
         self._job, self._folder, self._display, self._clock = job, folder, display, clock
         self._log = JsonLines(folder / "metrics.jsonl", progress.log_bytes, progress.log_lines)
         self._writers = [self._log, *extra_writers(job.settings, folder)]
         self._watch = Watch([constraint.name for constraint in job.hypers.problem.constraints], job.chunks)
 
     def write(
-        self,
-        metrics: dict[str, np.ndarray],
-        evaluated: list[dict[str, float]] | None,
-        rate: float,
-        still: np.ndarray,
-        stopped: np.ndarray,
+        self, metrics: Series, evaluated: list[Point] | None, rate: float, still: np.ndarray, stopped: np.ndarray
     ) -> None:
         """One log point of every lane; `still` had diverged before this chunk, `stopped` after it."""
         lanes_ = self._job.lanes
@@ -316,9 +305,8 @@ def _still(bad_streak: Any) -> np.ndarray:
     return np.atleast_1d(np.asarray(bad_streak)) >= BAD_ITERATIONS
 
 
-def _by_lane(metrics: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-    count = len(next(iter(metrics.values())))
-    return [{name: values[i] for name, values in metrics.items()} for i in range(count)]
+def _by_lane(metrics: Series) -> list[Series]:
+    return [dict(zip(metrics, own, strict=True)) for own in zip(*metrics.values(), strict=True)]
 
 
 def _save(path: Path, state: RunState, progress: Progress, keep: int) -> None:
@@ -339,29 +327,3 @@ def _write_config(settings: Settings, path: Path) -> None:
     draft = path.with_suffix(".tmp")
     draft.write_text(text)
     draft.replace(path)
-
-
-class _Signals:
-    """Takes SIGTERM and Ctrl-C as a wish to stop after the chunk; a second one stops at once."""
-
-    def __init__(self):
-        self.received = 0
-
-    def __enter__(self) -> "_Signals":
-        self._before = {}
-        for number in (signal.SIGINT, signal.SIGTERM):
-            try:
-                self._before[number] = signal.signal(number, self._note)
-            except ValueError:  # not the main thread: whoever runs us decides
-                break
-        return self
-
-    def __exit__(self, *error) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, frame: Any) -> None:
-        self.received = number
-        print("\nfinishing this chunk and saving ...", flush=True)
-        for each, handler in self._before.items():
-            signal.signal(each, handler)

@@ -32,9 +32,7 @@ FIGURES = {"frontier", "histogram", "learning_curves", "overview", "price", "rew
 
 LONGEST = 350
 # module -> why it may be longer
-LONG: dict[str, str] = {
-    "riskppo_jax/run.py": "the host's loop with its log, checkpoints and signals: one story, told in order",
-}
+LONG: dict[str, str] = {}
 
 
 def test_names_of_the_package():

@@ -21,6 +21,8 @@ from riskppo_jax.cli import main
 
 CHUNKS = 24
 RUN = [*TINY, "log.every=1", f"total_steps={32 * CHUNKS}", "checkpoint.seconds=0", "checkpoint.keep=2"]
+LANES = 3  # not a multiple of two cores: one of them trains a lane that nobody asked for
+SWEEP = [f"sweep.seed={LANES}"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -36,6 +38,16 @@ def reference(tmp_path_factory, environment):
     """The same run, left in peace."""
     folder = tmp_path_factory.mktemp("reference") / "run"
     assert start(folder, environment).wait() == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory, environment):
+    """The same as a sweep, left in peace."""
+    folder = tmp_path_factory.mktemp("swept") / "run"
+    process = start(folder, environment, *SWEEP)
+    said, _ = process.communicate()
+    assert process.returncode == 0, said
     return folder
 
 
@@ -55,27 +67,32 @@ def count(folder: Path) -> int:
     return path.read_text().count("\n") if path.exists() else 0
 
 
-def assert_same(folder: Path, reference: Path) -> None:
+def assert_same(folder: Path, reference: Path, lanes: int = 1) -> None:
     assert lines(folder) == lines(reference)
-    assert len(lines(folder)) == CHUNKS
+    logged = [(point["train/env_steps"], point.get("sweep/lane", 0)) for point in lines(folder)]
+    assert logged == [(32 * (chunk + 1), lane) for chunk in range(CHUNKS) for lane in range(lanes)]
     ours, theirs = (json.loads((f / "summary.json").read_text()) for f in (folder, reference))
     assert ours["lanes"] == theirs["lanes"] and ours["env_steps"] == theirs["env_steps"] == 32 * CHUNKS
+    assert len(ours["lanes"]) == lanes
     with np.load(folder / "samples.npz") as a, np.load(reference / "samples.npz") as b:
-        assert all(np.array_equal(a[name], b[name]) for name in b.files)
+        assert a.files == b.files and all(np.array_equal(a[name], b[name]) for name in b.files)
 
 
-def kill_and_finish(folder: Path, environment: dict, kills: int, seed: int) -> None:
+def kill_and_finish(folder: Path, environment: dict, kills: int, seed: int, *words: str) -> None:
     """Kills the run at random moments after it has logged something new, then lets it finish."""
-    draw = random.Random(seed)
+    draw, killed = random.Random(seed), 0
     for _ in range(kills):
-        process = start(folder, environment)
+        process = start(folder, environment, *words)
         goal, before = draw.randint(1, 2), count(folder)
         while process.poll() is None and count(folder) < before + goal:
             time.sleep(0.002)
         time.sleep(draw.uniform(0.0, 0.3))  # in the middle of a chunk, a line, a save, a rename
         process.kill()
-        process.communicate()
-    process = start(folder, environment)
+        said, _ = process.communicate()
+        assert process.returncode in (0, -signal.SIGKILL), said
+        killed += process.returncode < 0
+    assert killed and checkpoint.steps(folder / "checkpoints")  # it goes on from somewhere
+    process = start(folder, environment, *words)
     said, _ = process.communicate()
     assert process.returncode == 0, said
 
@@ -89,6 +106,12 @@ def test_killed_runs_end_with_the_same_numbers(tmp_path, environment, reference)
 def test_twenty_kills(tmp_path, environment, reference):
     kill_and_finish(tmp_path / "run", environment, kills=20, seed=1)
     assert_same(tmp_path / "run", reference)
+
+
+@pytest.mark.slow
+def test_killed_sweeps_end_with_the_same_numbers(tmp_path, environment, swept):
+    kill_and_finish(tmp_path / "run", environment, 6, 2, *SWEEP)
+    assert_same(tmp_path / "run", swept, LANES)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

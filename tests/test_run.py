@@ -1,6 +1,9 @@
 """A run directory, from the command line to the last file in it."""
 
 import json
+import os
+import signal
+import threading
 
 import numpy as np
 import pytest
@@ -8,6 +11,7 @@ import yaml
 from tabular_cli import ID, TINY
 
 from riskppo_jax import run as run_module
+from riskppo_jax import signals
 from riskppo_jax.cli import main
 from riskppo_jax.writers import JsonLines, reduce_chunk
 
@@ -131,3 +135,43 @@ def test_log_is_cut_to_what_the_checkpoint_knows(tmp_path):
     log.write({"a/b": 4})
     log.close()
     assert path.read_text() == '{"a/b": 1}\n{"a/b": 4}\n' and log.lines == 2
+
+
+def test_the_first_signal_is_a_wish_the_second_is_obeyed(capsys):
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with signals.Wish() as wish:
+        assert wish.received == 0 and signals.exit_code(wish.received) == 0
+        os.kill(os.getpid(), signal.SIGINT)
+        assert wish.received == signal.SIGINT and signals.exit_code(wish.received) == 130
+        assert "finishing this chunk" in capsys.readouterr().out
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    with signals.Wish() as wish:
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signals.exit_code(wish.received) == 143
+    with signals.Wish():
+        pass
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_outside_the_main_thread_signals_are_left_alone():
+    seen = []
+
+    def run():
+        with signals.Wish() as wish:
+            seen.append((wish.received, signal.getsignal(signal.SIGTERM)))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen == [(0, signal.getsignal(signal.SIGTERM))]
+
+
+def test_ctrl_c_before_the_first_chunk(tmp_path, capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_module, "_loop", interrupted)
+    assert main(["train", *TINY, f"output={tmp_path / 'run'}"]) == 130
+    said = capsys.readouterr().out
+    assert f"interrupted; go on with: riskppo train resume=true output={tmp_path / 'run'}" in said
