@@ -17,6 +17,8 @@ test: $(STAMP)
 # every experiment, many hours; goes on where it stopped
 paper: $(STAMP)
 	$(BIN)/python experiments/run.py $(ARGS)
+	$(BIN)/python experiments/utilities.py
+	$(BIN)/python experiments/study.py
 	$(BIN)/python experiments/transfer.py
 	$(BIN)/python experiments/check.py --write
 

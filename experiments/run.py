@@ -45,7 +45,8 @@ def navigation(reset: str, seeds: int) -> Commands:
     """Point's tasks, unconstrained and with the benchmark's cost as constraint."""
     limit = "paper" if reset == "fixed" else "v1"
     steps = ["total_steps=2000000"] if reset == "fixed" else []
-    own = {"Circle1": ["engine=analytic", "total_steps=3000000"]}  # no contacts, so quick
+    # no contacts, so quick: longer, and with a price that takes its time
+    own = {"Circle1": ["engine=analytic", "total_steps=10000000", "dual.lam_step=0.01"]}
     return {
         f"{task.lower()}-{algo}": ["experiment=navigation", f"env=SafetyPoint{task}-v0", f"env.reset={reset}",
                                    f"threshold={limit}", f"algo={algo}", FIRST,

@@ -70,8 +70,8 @@ class Layout:
 class PPOHypers:
     """Numbers of the PPO update; every field may be swept with `vmap`.
 
-    The defaults are the paper's table, but for `lr_final` (0 there), `gae_lambda` (0.95 there) and `target_kl` (none
-    there).
+    The defaults are the paper's table, but for `lr_final` (0 there), `gae_lambda` (0.95 there), `target_kl` and
+    `std_min` (none there).
     """
 
     lr: ArrayLike = 3e-4  # at the start; falls linearly
@@ -84,6 +84,7 @@ class PPOHypers:
     entropy_coef: ArrayLike = 0.0
     max_grad_norm: ArrayLike = 0.5  # of each network
     target_kl: ArrayLike = 0.05  # mean divergence from the acting policy that ends an update's epochs; infinity never
+    std_min: ArrayLike = 0.1  # least noise of a policy's own: a limit on risk rewards having none
     adam_eps: ArrayLike = 1e-5
     obs_clip: ArrayLike = 10.0  # in standard deviations
 
@@ -101,6 +102,7 @@ def check_ppo_hypers(hypers: PPOHypers) -> None:
         "entropy_coef": (-math.inf, math.inf),
         "max_grad_norm": (0.0, math.inf),
         "target_kl": (0.0, math.inf),
+        "std_min": (0.0, math.inf),
         "adam_eps": (0.0, math.inf),
         "obs_clip": (0.0, math.inf),
     }
