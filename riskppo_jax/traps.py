@@ -1,7 +1,7 @@
 """Known ways for a run to go wrong, found in its log points and said in plain words."""
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any
 
 AT_BOUND = 0.2  # share of training a price may sit at its bound
@@ -9,6 +9,8 @@ STILL = 0.3  # of the limit: a policy whose mean quantity is below this hardly m
 FREE = 0.02  # of the highest price so far: what counts as no price at all
 STILL_SHARE = 0.1  # of all log points, in a row, and at least this many:
 STILL_POINTS = 5
+HALF = 0.5  # of the best return: below it a policy has lost something ...
+NEAR = 0.9  # ... unless a risk fell below this share of what it was
 POOR = 0.8  # of the best return so far: one that earns as ever does not stand still, whatever its quantity
 
 
@@ -43,6 +45,9 @@ def find_traps(points: Sequence[dict[str, Any]], names: Sequence[str], total: in
     total = max(total, len(points))
     for i, name in enumerate(names):
         found += [trap for trap in (_at_bound(points, i, name, total), _standing(points, i, name, total)) if trap]
+    forgot = _forgot(points, len(names), total)
+    if forgot:
+        found.append(forgot)
     skipped = sum(point.get("ppo/skipped") or 0 for point in points)
     if skipped:
         found.append(f"{skipped} gradient steps were skipped because a loss or gradient was not finite")
@@ -86,4 +91,28 @@ def _standing(points: Sequence[dict[str, Any]], i: int, name: str, total: int) -
     return (
         f"the policy stood still while lambda decayed: mean {name} below {STILL:.0%} of its limit for {longest} log "
         f"points in a row, {ended}; a smaller dual.lam_step, or a longer dual.gain_warmup or dual.lam_delay, avoid this"
+    )
+
+
+def _forgot(points: Sequence[dict[str, Any]], constraints: int, total: int) -> str | None:
+    """A return that fell to half of what it was and stays there although no risk fell with it.
+
+    Where risks fall as well a price is at work; here the policy has lost what it could do.
+    """
+    known = [point for point in points if point.get("train/return") is not None]
+    if not known:
+        return None
+    best = max(known, key=lambda point: point["train/return"])
+    after, high = known[known.index(best) + 1 :], best["train/return"]
+    low = list(takewhile(lambda point: point["train/return"] < HALF * high, reversed(after)))
+    if high <= 0 or len(low) < max(STILL_POINTS, STILL_SHARE * total):
+        return None
+    then, now = ([point.get(f"constraint{i}/risk") for i in range(constraints)] for point in (best, low[0]))
+    if any(new is not None and old is not None and new < NEAR * old for old, new in zip(then, now, strict=True)):
+        return None
+    ended = "so far" if len(points) < total else "to the end"
+    return (
+        f"the policy forgot what it could do: its return fell from {high:.4g} to {low[0]['train/return']:.4g} and "
+        f"stayed below half of that for {len(low)} log points, {ended}; a larger ppo.std_min, or a smaller ppo.target_kl "
+        "or ppo.lr, avoid this"
     )

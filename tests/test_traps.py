@@ -57,3 +57,18 @@ def test_a_policy_that_earns_as_ever_does_not_stand_still():
     resting = [point | {"train/return": 20.0 if k < 2 else 1.0} for k, point in enumerate(quiet)]
     assert not find_traps(earning, ["velocity"])
     assert find_traps(resting, ["velocity"])
+
+
+def test_a_policy_that_forgets_is_told_from_one_that_pays():
+    """The same fall of the return, with the risk as it was and with the risk gone."""
+    earned = [1300.0] * 5 + [120.0] * 8
+
+    def log(risk, earned=earned):
+        return [point | {"train/return": x} for point, x in zip(points(risk=risk), earned, strict=True)]
+
+    (forgot,) = find_traps(log([0.37] * 13), ["velocity"])
+    assert forgot.startswith("the policy forgot what it could do: its return fell from 1300 to 120")
+    assert find_traps(log([0.37] * 5 + [0.1] * 8), ["velocity"]) == []
+    assert find_traps(log([0.37] * 13, [*earned[:12], 1200.0]), ["velocity"]) == []
+    watch = Watch(["velocity"], total=40)
+    assert len([trap for point in log([0.37] * 13) for trap in watch.see(point)]) == 1
