@@ -71,7 +71,7 @@ class PPOHypers:
     """Numbers of the PPO update; every field may be swept with `vmap`.
 
     The defaults are the paper's table, but for `lr_final` (0 there), `gae_lambda` (0.95 there), `target_kl` and
-    `std_min` (none there).
+    `value_huber` (none there).
     """
 
     lr: ArrayLike = 3e-4  # at the start; falls linearly
@@ -81,10 +81,10 @@ class PPOHypers:
     clip: ArrayLike = 0.2  # on the probability ratio
     value_coef: ArrayLike = 0.5
     value_clip: ArrayLike = 0.2  # only with `Layout.clip_value_loss`
+    value_huber: ArrayLike = 1.0  # error, in deviations of the targets, beyond which it counts linearly; infinity never
     entropy_coef: ArrayLike = 0.0
     max_grad_norm: ArrayLike = 0.5  # of each network
     target_kl: ArrayLike = 0.05  # mean divergence from the acting policy that ends an update's epochs; infinity never
-    std_min: ArrayLike = 0.1  # least noise of a policy's own: a limit on risk rewards having none
     adam_eps: ArrayLike = 1e-5
     obs_clip: ArrayLike = 10.0  # in standard deviations
 
@@ -99,14 +99,14 @@ def check_ppo_hypers(hypers: PPOHypers) -> None:
         "clip": (0.0, math.inf),
         "value_coef": (0.0, math.inf),
         "value_clip": (0.0, math.inf),
+        "value_huber": (0.0, math.inf),
         "entropy_coef": (-math.inf, math.inf),
         "max_grad_norm": (0.0, math.inf),
         "target_kl": (0.0, math.inf),
-        "std_min": (0.0, math.inf),
         "adam_eps": (0.0, math.inf),
         "obs_clip": (0.0, math.inf),
     }
-    positive = ("clip", "value_clip", "max_grad_norm", "target_kl", "adam_eps", "obs_clip")
+    positive = ("clip", "value_clip", "value_huber", "max_grad_norm", "target_kl", "adam_eps", "obs_clip")
     for name, (low, high) in ranges.items():
         value = float(getattr(hypers, name))
         # no limit at all is a fair wish for whatever bounds something

@@ -11,7 +11,7 @@ from flax import struct
 from riskppo_jax import distributions
 from riskppo_jax.config import Layout
 from riskppo_jax.distributions import Distribution
-from riskppo_jax.types import Array, ArrayLike, Key, PyTree
+from riskppo_jax.types import Array, Key, PyTree
 
 
 @struct.dataclass
@@ -92,15 +92,6 @@ class GaussianActor(nn.Module):
     def __call__(self, obs: Array) -> Distribution:
         log_std = self.param("log_std", nn.initializers.constant(self.log_std_init), (self.torso.outputs,))
         return distributions.normal(self.torso(obs), log_std)
-
-
-def with_least_std(params: Params, least: ArrayLike) -> Params:
-    """Weights whose policy has a standard deviation of at least `least` in every action; others stay as they are."""
-    inner = params.actor["params"]
-    if "log_std" not in inner:
-        return params
-    held = jnp.maximum(inner["log_std"], jnp.log(jnp.asarray(least, inner["log_std"].dtype)))
-    return params.replace(actor={**params.actor, "params": {**inner, "log_std": held}})
 
 
 class CategoricalActor(nn.Module):

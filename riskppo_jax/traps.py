@@ -113,6 +113,6 @@ def _forgot(points: Sequence[dict[str, Any]], constraints: int, total: int) -> s
     ended = "so far" if len(points) < total else "to the end"
     return (
         f"the policy forgot what it could do: its return fell from {high:.4g} to {low[0]['train/return']:.4g} and "
-        f"stayed below half of that for {len(low)} log points, {ended}; a larger ppo.std_min, or a smaller "
-        "ppo.target_kl or ppo.lr, avoid this"
+        f"stayed below half of that for {len(low)} log points, {ended}; a smaller ppo.value_huber, "
+        "ppo.target_kl or ppo.lr avoids this"
     )

@@ -52,6 +52,13 @@ def test_value_errors():
     np.testing.assert_allclose(clipped_value_error(jnp.array(3.0), 0.0, 1.0, 0.2), 2.0)
 
 
+@pytest.mark.parametrize(("error", "want", "slope"), [(0.5, 0.125, 0.5), (-1.0, 0.5, -1.0), (50.0, 49.5, 1.0)])
+def test_a_large_error_counts_linearly(error, want, slope):
+    value, grad = jax.value_and_grad(value_error)(jnp.float32(error), 0.0, 1.0)
+    np.testing.assert_allclose([value, grad], [want, slope], rtol=1e-6)
+    np.testing.assert_allclose(jax.grad(value_error)(jnp.float32(error), 0.0), error, rtol=1e-6)
+
+
 def test_samples_without_weight_do_not_count():
     x, weight = jnp.array([1.0, 3.0, 1e6]), jnp.array([1.0, 1.0, 0.0])
     np.testing.assert_allclose(weighted_mean(x, weight), 2.0)
@@ -74,7 +81,7 @@ def make_batch(networks, params, size=8, weight=None):
 @pytest.mark.parametrize("num_actions", [None, 3])
 def test_the_sum_of_terms_at_the_acting_policy(num_actions):
     layout = Layout(hidden_sizes=(8,), normalize_advantages=False)
-    hypers = PPOHypers(value_coef=0.3, entropy_coef=0.1)
+    hypers = PPOHypers(value_coef=0.3, entropy_coef=0.1, value_huber=jnp.inf)
     networks = make_networks(3, 2, num_actions, layout)
     params = jax.jit(networks.init)(jax.random.key(0))
     batch = make_batch(networks, params)

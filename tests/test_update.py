@@ -185,18 +185,6 @@ def test_a_sweep_equals_its_lanes_alone(small):
         np.testing.assert_allclose(metrics["ppo/loss"][lane], alone_metrics["ppo/loss"], rtol=1e-3, atol=1e-5)
 
 
-def test_a_policy_keeps_its_least_noise(small):
-    learner, batch, _, update = small
-    before = learner.params.actor["params"]["log_std"]
-    free, _ = update(learner, batch, PPOHypers(std_min=0.0), 0.01)
-    held, _ = update(learner, batch, PPOHypers(std_min=jnp.float32(np.exp(0.1))), 0.01)
-    assert (free.params.actor["params"]["log_std"] < 0.1).any() and (before < 0.1).any()
-    want = np.maximum(free.params.actor["params"]["log_std"], 0.1)
-    np.testing.assert_allclose(held.params.actor["params"]["log_std"], want, rtol=1e-5)
-    np.testing.assert_array_equal(held.params.critic["params"]["Head_0"]["kernel"],
-                                  free.params.critic["params"]["Head_0"]["kernel"])  # fmt: skip
-
-
 def test_settings_do_not_compile_again(small):
     learner, batch, _, update = small
     update(learner, batch, PPOHypers(lr=jnp.float32(1.0)))

@@ -42,15 +42,19 @@ def log_ratio(log_prob: Array, acting: Array) -> Array:
     return log_prob - jnp.where(same, jax.lax.stop_gradient(log_prob), acting)
 
 
-def value_error(value: Array, target: Array) -> Array:
-    """`(V - target)^2 / 2` per sample."""
-    return 0.5 * jnp.square(value - target)
+def value_error(value: Array, target: Array, huber: ArrayLike = jnp.inf) -> Array:
+    """`e^2 / 2` per sample with `e = V - target`, and `huber (|e| - huber / 2)` where the error is larger than that."""
+    size = jnp.abs(value - target)
+    near = jnp.minimum(size, huber)
+    return near * (size - 0.5 * near)
 
 
-def clipped_value_error(value: Array, old_value: Array, target: Array, clip: ArrayLike) -> Array:
+def clipped_value_error(
+    value: Array, old_value: Array, target: Array, clip: ArrayLike, huber: ArrayLike = jnp.inf
+) -> Array:
     """The larger of the errors of `V` and of `V` held within `clip` of what it was."""
     held = old_value + jnp.clip(value - old_value, -clip, clip)
-    return jnp.maximum(value_error(value, target), value_error(held, target))
+    return jnp.maximum(value_error(value, target, huber), value_error(held, target, huber))
 
 
 def weighted_mean(x: Array, weight: Array) -> Array:
@@ -82,9 +86,9 @@ def ppo_loss(
     policy = clipped_surrogate(log_w, batch.advantage, hypers.clip)
     value = networks.value(params, batch.obs)
     if layout.clip_value_loss:
-        error = clipped_value_error(value, batch.value, batch.target, hypers.value_clip)
+        error = clipped_value_error(value, batch.value, batch.target, hypers.value_clip, hypers.value_huber)
     else:
-        error = value_error(value, batch.target)
+        error = value_error(value, batch.target, hypers.value_huber)
     entropy = law.entropy()
     total = policy + hypers.value_coef * error - hypers.entropy_coef * entropy
     loss = total @ batch.weight

@@ -11,7 +11,7 @@ from flax import struct
 from jax.flatten_util import ravel_pytree
 
 from riskppo_jax.config import Layout, PPOHypers
-from riskppo_jax.nets import Networks, Params, with_least_std
+from riskppo_jax.nets import Networks, Params
 from riskppo_jax.normalize import Moments, normalize
 from riskppo_jax.parallel import over_devices
 from riskppo_jax.solvers.ppo.losses import LOGGED, Batch, ppo_loss, shares, standardize, weighted_mean
@@ -75,7 +75,7 @@ def ppo_update(
 
     The passes end early once one of them has seen, on average, a policy further than `target_kl` from the one that
     acted. The gradients of the two networks are clipped apart: a policy with little noise left has steep ones, and
-    shrinking the critic's with them would stop it from learning. A policy's own noise is kept at `std_min` or more.
+    shrinking the critic's with them would stop it from learning.
 
     A step whose loss or gradient is not finite is not taken: weights and optimiser stay as they are, and it
     is counted. Metrics are means over the steps that were taken.
@@ -134,7 +134,7 @@ def ppo_update(
     weights, optimizer, streak = carry
     skipped = jnp.sum(steps["skipped"], dtype=jnp.int32)
     updated = Learner(
-        params=with_least_std(unravel(weights), hypers.std_min),
+        params=unravel(weights),
         optimizer=optimizer,
         skipped=learner.skipped + skipped,
         skip_streak=streak,
