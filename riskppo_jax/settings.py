@@ -199,6 +199,8 @@ def _translate(word: str) -> list[str]:
         raise UserError(f"{word}: a comma list accepts -m (multirun); without it {key} accepts one value")
     if key.startswith("sweep.") and key.removeprefix("sweep.") not in _SWEEP_OWN:
         return [f"++sweep.grid.{key.removeprefix('sweep.').removeprefix('grid.')}={text}"]
+    if key == "sweep.grid":  # a whole grid at once; its names are checked when it is read
+        return [f"++{word}"]
     if key in ("risk", "objective", "algo", "experiment"):
         _known_choice(key, "risk" if key == "objective" else key, text)
     if key == "env":
@@ -248,7 +250,8 @@ def _known_choice(key: str, group: str, text: str) -> None:
 
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word",
-          float | None: "a number or null", str | None: "a path", int | None: "a whole number"}  # fmt: skip
+          float | None: "a number or null", str | None: "a path", int | None: "a whole number",
+          dict[str, Any]: "settings with their lists of values, {beta: [0.1, 0.3], seed: 5}"}  # fmt: skip
 
 
 def _refused(error: Exception, words: Sequence[str]) -> UserError:

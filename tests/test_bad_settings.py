@@ -30,6 +30,8 @@ CASES = [
     (["sweep.seed=[0,1.5]"], ["sweep.seed", "1.5", "whole number"]),
     (["sweep.seed=[-1]"], ["sweep.seed", "-1", "from 0"]),
     (["sweep.beta=[]"], ["sweep.risk.beta=[]", "empty", "accepts"]),
+    (["sweep.grid={beta: []}"], ["sweep.risk.beta=[]", "empty", "accepts"]),
+    (["sweep.grid=3"], ["sweep.grid=3", "accepts settings with their lists"]),
     (["sweep.beta=[0.1,0.1]"], ["sweep.risk.beta", "twice"]),
     (["sweep.beta=[low]"], ["sweep.risk.beta", "'low'", "number"]),
     (["sweep.beta=[0.1,2]"], ["risk.beta=2", "(0, 1]"]),

@@ -20,7 +20,6 @@ from riskppo_jax.types import Array, ArrayLike, Key, Metrics
 
 # what a gradient step leaves behind, in this order
 _RECORDED = (*LOGGED, "ppo/grad_norm", "streak", "taken")
-_TAKEN = _RECORDED.index("taken")
 
 
 @struct.dataclass
@@ -123,8 +122,9 @@ def ppo_update(
         near, carry = carry
         nothing = jnp.zeros((layout.num_minibatches, len(_RECORDED)), weights.dtype)
         carry, record = jax.lax.cond(near, run_epoch, lambda carry, _: (carry, nothing), carry, key)
-        steps = dict(zip(_RECORDED, record.T, strict=True)) | {"skipped": near & (record[:, _TAKEN] == 0)}
+        steps = dict(zip(_RECORDED, record.T, strict=True))
         taken = steps["taken"] > 0
+        steps["skipped"] = near & ~taken
         moved = jnp.sum(jnp.where(taken, steps["ppo/approx_kl"], 0.0)) / jnp.maximum(jnp.sum(taken), 1)
         return (near & (moved <= hypers.target_kl), carry), steps
 
