@@ -10,6 +10,7 @@ from itertools import pairwise
 from statistics import mean, median, stdev
 from typing import Any
 
+import numpy as np
 from run import HERE, ceiling
 
 PAPER_NAVIGATION = {"goal1": 13.56, "button1": 2.58, "push1": 2.42, "circle1": 39.19}  # reward at no cost
@@ -150,6 +151,54 @@ def two_constraints(results: dict[str, Summary]) -> Iterator[tuple[str, str, boo
             yield name, f"upper bound of {constraint['name']}'s CVaR <= 1.01 c", max(upper) <= 1.01, shares(upper)
 
 
+def per_step_or_return(results: dict[str, Summary]) -> Iterator[tuple[str, str, bool, str]]:
+    """Which way of constraining keeps the worst 30% of steps below c; the others bound something else."""
+    worst = {
+        name: [
+            lane["constraints"][0]["steps"]["cvar_0.3"] / lane["constraints"][0]["threshold"] for lane in found["lanes"]
+        ]
+        for name, found in results.items()
+        if found["lanes"][0]["constraints"]
+    }
+    own = worst.pop("riskppo", None)
+    if own:
+        yield "riskppo", "CVaR of a step within 1.01 c", max(own) <= 1.01, shares(own)
+    for name, values in worst.items():
+        yield name, "CVaR of a step beyond c, as nothing bounds it", min(values) > 1.0, shares(values)
+
+
+def tails_table(results: dict[str, Summary]) -> Iterator[str]:
+    """The law of a step's quantity side by side, mean actions; the first run's limit serves all."""
+    yield from table(results)
+    if any("steps" not in c for found in results.values() for lane in found["lanes"] for c in lane["constraints"]):
+        return
+    yield ""
+    limit = next(iter(results.values()))["lanes"][0]["constraints"][0]["threshold"]
+    yield f"As speeds, beside the limit {limit:g} (other measures have limits of another size):"
+    yield ""
+    heads = ["run", "lane", "return", "mean / c", "CVaR 0.3 / c", "CVaR 0.05 / c", "steps above c", "sd / c"]
+    yield "| " + " | ".join(heads) + " |"
+    yield "|---" * len(heads) + "|"
+    for name, summary in results.items():
+        for lane in summary["lanes"]:
+            for c in lane["constraints"][:1]:
+                point = ", ".join(f"{key.split('.')[-1]} {value}" for key, value in lane["point"].items())
+                steps = c["steps"]
+                below = np.interp(limit, steps["percentiles"], np.arange(101))
+                row = [name, point, f"{lane['eval']['reward_mean']:.0f}"]
+                row += [f"{x / limit:.3f}" for x in (steps["cvar_1"], steps["cvar_0.3"], steps["cvar_0.05"])]
+                row += [f"{100 - below:.1f}%", f"{steps['sd'] / limit:.3f}"]
+                yield "| " + " | ".join(row) + " |"
+
+
+def averse_objective(results: dict[str, Summary]) -> Iterator[tuple[str, str, bool, str]]:
+    """A risk-averse objective gives up mean reward for its worst steps, under the same constraint."""
+    for name, summary in results.items():
+        upper = [lane["constraints"][0]["risk_value_ci"][1] / lane["constraints"][0]["threshold"]
+                 for lane in summary["lanes"]]  # fmt: skip
+        yield name, "upper bound of CVaR <= 1.01 c, mean action", max(upper) <= 1.01, shares(upper)
+
+
 def utilities(results: dict[str, Summary]) -> Iterator[tuple[str, str, bool, str]]:
     """Limits that bind at the same speeds: each measure keeps its own, and the means are alike."""
     means = {name: mean(lane["constraints"][0]["mean"] for lane in found["lanes"]) for name, found in results.items()}
@@ -215,11 +264,13 @@ JUDGES = {
     "navigation_random": navigation_random,
     "frontier": frontier,
     "two_constraints": two_constraints,
+    "per_step_or_return": per_step_or_return,
+    "averse_objective": averse_objective,
     "utilities": utilities,
     "study": study,
     "transfer": transfer,
 }
-TABLES = {"study": study_table}
+TABLES = {"study": study_table, **dict.fromkeys(("frontier", "per_step_or_return", "utilities"), tails_table)}
 
 
 def signed(values: list[float]) -> str:

@@ -47,6 +47,13 @@ def test_bands_cover_the_seeds():
     assert edges.min() == 0 and edges.max() == 3
 
 
+def test_the_tail_of_a_law_is_the_share_of_steps_above():
+    (axis,) = plotting.distributions({"a": np.arange(1000.0), "b": np.arange(500.0)}, [700.0]).axes
+    v, share = axis.lines[0].get_data()
+    assert np.interp(700.0, v, share) == pytest.approx(0.3, abs=0.002)
+    assert np.interp(250.0, *axis.lines[1].get_data()) == pytest.approx(0.5, abs=0.002)
+
+
 def contrast(a, b):
     """Distance of two colours' luminance, as a printer without colour sees them."""
     light = [np.dot([0.2126, 0.7152, 0.0722], [int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)]) for c in (a, b)]
@@ -68,6 +75,8 @@ def test_files_of_a_run_and_of_a_sweep(tmp_path):
     assert main(["plot", str(tmp_path / "sweep"), "--out", str(tmp_path / "out"), "--formats", "pdf"]) == 0
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"lane0", "lane1", "frontier_velocity.pdf", "learning_curves.pdf", "cost_curves.pdf"}
+    assert main(["plot", *(str(tmp_path / run) for run in ("one", "sweep")), "--out", str(tmp_path / "both")]) == 0
+    assert (tmp_path / "both" / "distributions_velocity.png").is_file()
 
 
 def test_mistakes_are_one_line(tmp_path, capsys):
