@@ -4,8 +4,9 @@
 
 First every rule of `RULES` gets the same number of settings on the same two seeds of Hopper (`study/tune-RULE.json`).
 Its best setting (`miss`, from training alone) then runs on other seeds of Hopper and Walker2d
-(`study/ROBOT-RULE.json`); so does the paper's rule at the paper's own step sizes, which nobody tuned. Everything
-resumes. `python experiments/check.py --write` makes tables of both.
+(`study/ROBOT-RULE.json`); so does the paper's rule at the paper's own step sizes, which nobody tuned. Last, on
+Hopper with the default rule: a batch of its own for lambda and t, and other numbers of worlds for the same 2,048 steps.
+Everything resumes. `python experiments/check.py --write` makes a table of all lanes.
 """
 
 import argparse
@@ -28,7 +29,7 @@ LEAN = ["eval.points=0", "eval.episodes=20", "report=false"]
 NEAR = 0.02  # of both targets: risk at c, -t at the quantile
 SMOOTH = 5  # log points whose mean counts as one
 
-STEPS = [0.02, 0.1, 0.6]  # in units of the threshold, spread over a factor of 30
+STEPS = [0.03, 0.15, 0.9]  # in units of the threshold, spread over a factor of 30; the default is 0.15
 RAW = [0.001, 0.005, 0.03]  # the paper's rule takes raw steps
 RULES: dict[str, tuple[list[str], list[float]]] = {  # settings, and the values of dual.lam_step to try
     "pi": (["dual.lam=pi"], STEPS),
@@ -37,6 +38,10 @@ RULES: dict[str, tuple[list[str], list[float]]] = {  # settings, and the values 
     "paper": (["algo=paper", "dual.t_step=0.01"], RAW),
 }
 OWN = ["algo=paper"]  # the paper's own: 5e-5 for both
+BATCHES = {  # of the default rule, whose own are 16 worlds of 128 steps that serve both updates
+    "fresh": ["scheme.dual_rollout=fresh"],
+    **{f"worlds{n}": [f"layout.num_envs={n}", f"layout.horizon={2048 // n}"] for n in (2, 4, 8, 64)},
+}
 
 
 def main() -> None:
@@ -51,6 +56,8 @@ def main() -> None:
     for robot in ROBOTS:
         for rule, words in [*chosen.items(), ("own", OWN)]:
             run(runs, f"{robot.lower()}-{rule}", [*words, *REPORTED], robot)
+    for name, words in BATCHES.items():
+        run(runs, f"batches-{name}", [*chosen["pi"], *words, *REPORTED], "Hopper")
 
 
 def run(runs: Path, name: str, words: list[str], robot: str) -> dict[str, Any]:

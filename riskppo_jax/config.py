@@ -81,7 +81,7 @@ class PPOHypers:
     clip: ArrayLike = 0.2  # on the probability ratio
     value_coef: ArrayLike = 0.5
     value_clip: ArrayLike = 0.2  # only with `Layout.clip_value_loss`
-    value_huber: ArrayLike = 1.0  # error, in deviations of the targets, beyond which it counts linearly; infinity never
+    value_huber: ArrayLike = 8.0  # error, in deviations of the targets, beyond which it counts linearly; infinity never
     entropy_coef: ArrayLike = 0.0
     max_grad_norm: ArrayLike = 0.5  # of each network
     target_kl: ArrayLike = 0.05  # mean divergence from the acting policy that ends an update's epochs; infinity never
