@@ -11,6 +11,8 @@ STILL_SHARE = 0.1  # of all log points, in a row, and at least this many:
 STILL_POINTS = 5
 HALF = 0.5  # of the best return: below it a policy has lost something ...
 NEAR = 0.9  # ... unless a risk fell below this share of what it was
+BINDS = 0.85  # of the limit: a risk above this holds the policy ...
+SWINGS = 0.6  # ... and a mean below this says that it is the quantity's swings that do
 POOR = 0.8  # of the best return so far: one that earns as ever does not stand still, whatever its quantity
 
 
@@ -44,7 +46,8 @@ def find_traps(points: Sequence[dict[str, Any]], names: Sequence[str], total: in
     found = []
     total = max(total, len(points))
     for i, name in enumerate(names):
-        found += [trap for trap in (_at_bound(points, i, name, total), _standing(points, i, name, total)) if trap]
+        looks = (_at_bound, _standing, _swings)
+        found += [trap for look in looks if (trap := look(points, i, name, total))]
     forgot = _forgot(points, len(names), total)
     if forgot:
         found.append(forgot)
@@ -91,6 +94,29 @@ def _standing(points: Sequence[dict[str, Any]], i: int, name: str, total: int) -
     return (
         f"the policy stood still while lambda decayed: mean {name} below {STILL:.0%} of its limit for {longest} log "
         f"points in a row, {ended}; a smaller dual.lam_step, or a longer dual.gain_warmup or dual.lam_delay, avoid this"
+    )
+
+
+def _swings(points: Sequence[dict[str, Any]], i: int, name: str, total: int) -> str | None:
+    """A risk at its limit while the mean is far below: bursts take up the limit, and steady motion would earn more.
+
+    A quantity that is zero in most steps, as a cost of 0 or 1, is always so and is left alone.
+    """
+
+    def swings(point: dict[str, Any]) -> bool:
+        limit, mean, risk, t = (point.get(f"constraint{i}/{key}") for key in ("threshold", "mean", "risk", "t_batch"))
+        if None in (mean, risk, t) or isinstance(t, list) or limit <= 0:
+            return False
+        return -t > 0.1 * limit and risk > BINDS * limit and mean < SWINGS * limit
+
+    last = list(takewhile(swings, reversed(points)))
+    if len(last) < max(STILL_POINTS, STILL_SHARE * total):
+        return None
+    share = sum(point[f"constraint{i}/mean"] / point[f"constraint{i}/threshold"] for point in last) / len(last)
+    ended = "so far" if len(points) < total else "to the end"
+    return (
+        f"{name} swings: its risk is at the limit while its mean is {share:.0%} of it, for {len(last)} log points, "
+        f"{ended}; the policy moves in bursts, and another seed or a longer dual.lam_delay may find a steadier way"
     )
 
 

@@ -72,3 +72,12 @@ def test_a_policy_that_forgets_is_told_from_one_that_pays():
     assert find_traps(log([0.37] * 13, [*earned[:12], 1200.0]), ["velocity"]) == []
     watch = Watch(["velocity"], total=40)
     assert len([trap for point in log([0.37] * 13) for trap in watch.see(point)]) == 1
+
+
+def test_bursts_that_take_up_the_limit():
+    """Rocking to and fro: the worst steps are at the limit, the mean is not; a rare cost is no such thing."""
+    (swings,) = find_traps(points(risk=[1.0] * 8, mean=[0.45] * 8, t_batch=[-0.5] * 8), ["velocity"])
+    assert swings.startswith("velocity swings: its risk is at the limit while its mean is 45% of it, for 8 log points")
+    assert find_traps(points(risk=[1.0] * 8, mean=[0.9] * 8, t_batch=[-0.9] * 8), ["velocity"]) == []
+    assert find_traps(points(risk=[1.0] * 8, mean=[0.3] * 8, t_batch=[0.0] * 8), ["cost"]) == []
+    assert find_traps(points(risk=[1.0] * 7 + [0.5], mean=[0.45] * 8, t_batch=[-0.5] * 8), ["velocity"]) == []
