@@ -1,9 +1,12 @@
 """What the documentation shows and nobody should type: pictures of risk measures and tasks, tables of benchmarks.
 
-python docs/make.py            # docs/img/risk_*.png, docs/img/tasks_*.png, docs/img/robots.png, docs/benchmarks.md
+python docs/make.py            # docs/settings.md, docs/img/risk_*.png, docs/img/tasks_*.png, docs/img/robots.png,
+                               # docs/benchmarks.md
 """
 
+import inspect
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -118,6 +121,66 @@ def benchmarks(files: list[Path]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def settings() -> str:
+    """A page with every setting of `riskppo train`, its default and its comment, from the classes that hold them."""
+    from riskppo_jax import config, scheme, sgda
+    from riskppo_jax import settings as own
+
+    groups = {
+        "": [own.Settings], "layout": [config.Layout], "ppo": [config.PPOHypers], "dual": [sgda.Rule, sgda.DualHypers],
+        "scheme": [scheme.Scheme], "eval": [own.EvalSettings], "log": [own.LogSettings],
+        "checkpoint": [own.CheckpointSettings], "sweep": [own.SweepSettings], "distributed": [own.DistributedSettings],
+    }  # fmt: skip
+    starts = [
+        ("lam_max", "20.0", "bound of every price at the start"),
+        ("lam_init", "0.0", "every price at the start"),
+        ("t_init", "0.0", "t of every constraint at the start, projected onto T"),
+    ]
+    parts = [
+        "# Settings",
+        "What `riskppo train key=value ...` accepts, with defaults; made by `python docs/make.py` from the classes "
+        "that hold them. Presets change some: `env=`, `algo=` and `experiment=` name files in `conf/`. Everything "
+        "under `ppo` and `dual` that is a number is traced and can be swept: `sweep.ppo.lr=[1e-4,3e-4]`. Options of a "
+        "task, `env.reset=fixed` for one, are on the page of [tasks](tasks.md).",
+    ]
+    for group, classes in groups.items():
+        rows = [(f"{group}.{name}".lstrip("."), *rest) for cls in classes for name, *rest in _fields(cls)]
+        rows += [(f"dual.{name}", *rest) for name, *rest in starts] if group == "dual" else []
+        table = ["| setting | default | what |", "|---|---|---|"]
+        table += [f"| `{name}` | `{default}` | {what} |" for name, default, what in rows if default is not None]
+        parts.append(f"## {group or 'The run'}\n\n" + "\n".join(table))
+    presets = {kind: sorted(path.stem for path in (own.conf_dir() / kind).glob("*.yaml"))
+               for kind in ("algo", "experiment", "risk")}  # fmt: skip
+    lines = [f"- `{kind}=`: " + ", ".join(f"`{name}`" for name in names) for kind, names in presets.items()]
+    parts.append("## Presets\n\n" + "\n".join(lines))
+    parts.append(
+        "## Environment variables\n\n"
+        "- `RISKPPO_THREADS`: threads of a batch call of `native`; by default this device's share of the cores.\n"
+        "- `RISKPPO_CACHE`: folder of compiled `mjx` programs, or `off`."
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def _fields(cls: type) -> list[tuple[str, str | None, str]]:
+    """Name, default as written, and what is said about it: a comment behind it, or an entry of `Attributes`."""
+    said = dict(re.findall(r"^  (\w+): (.*(?:\n    .*)*)", inspect.getdoc(cls) or "", re.M))
+    rows = []
+    for line in inspect.getsource(cls).splitlines():
+        found = re.match(r"    (\w+): [^=]+? = (.+?)(?:  # (.*))?$", line)
+        if found:
+            name, default, comment = found.groups()
+            default = re.sub(r"field\(default_factory=(dict|list)\)", "{}", default)
+            default = None if "default_factory" in default else _as_typed(default)
+            rows.append((name, default, (comment or " ".join(said.get(name, "").split())).replace("|", "/")))
+    return rows
+
+
+def _as_typed(default: str) -> str:
+    """A default as one would give it on the command line."""
+    words = {"None": "null", "True": "true", "False": "false", "math.log(0.5)": "ln 0.5"}
+    return words.get(default, default.strip('"').replace("(", "[").replace(")", "]").replace("_000", "000"))
+
+
 def _table(lines: list[dict[str, Any]]) -> str:
     heads = [key for key in dict.fromkeys(key for line in lines for key in line)
              if any(line.get(key) not in (None, "") for line in lines)]  # fmt: skip
@@ -141,6 +204,7 @@ def main() -> int:
     written = pictures(ROOT / "docs" / "img") + sheets(ROOT / "docs" / "img")
     page = ROOT / "docs" / "benchmarks.md"
     page.write_text(benchmarks(sorted((ROOT / "experiments" / "bench").glob("*.json"))))
+    (ROOT / "docs" / "settings.md").write_text(settings())
     print(f"{len(written)} pictures, {page.relative_to(ROOT)}")
     return 0
 

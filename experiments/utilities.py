@@ -11,10 +11,10 @@ resumes.
 import argparse
 from pathlib import Path
 
-import numpy as np
 from run import HERE, PARTS, compare, train
 
 from riskppo_jax.risk import oce
+from riskppo_jax.runs import read_run
 
 MEASURES: dict[str, dict[str, float]] = {  # parameters in units of a speed of 0.4
     "entropic": {"gamma": 5.0},
@@ -30,8 +30,7 @@ def main() -> None:
     runs = parser.parse_args().runs / "utilities"
     (words,) = PARTS["utilities"].values()
     train(runs / "cvar", HERE / "utilities" / "cvar", words)
-    with np.load(sorted((runs / "cvar").rglob("samples.npz"))[0]) as samples:
-        speed = samples["velocity_sampled"]
+    speed = read_run(runs / "cvar").lanes[0].samples["velocity_sampled"]
     for name, parameters in MEASURES.items():
         limit = -float(oce.from_config({"name": name, **parameters}).value(-speed))
         chosen = [f"risk.{key}={value}" for key, value in parameters.items()]

@@ -17,23 +17,19 @@ ACTIVATIONS = ("tanh", "relu", "elu", "swish")
 
 @dataclass(frozen=True)
 class Layout:
-    """What the compiled program looks like. The defaults are the paper's 2048 steps per rollout.
+    """What the compiled program looks like. The defaults are the paper's 2048 steps per rollout."""
 
-    `log_std_init` and `policy_head_gain` set the policy before training; a small gain keeps its first means
-    near zero.
-    """
-
-    num_envs: int = 16
+    num_envs: int = 16  # worlds side by side
     horizon: int = 128  # steps of each environment between two updates
-    num_minibatches: int = 32
-    num_epochs: int = 10
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    activation: str = "tanh"
-    policy_head_gain: float = 0.01
-    log_std_init: float = math.log(0.5)
-    normalize_observations: bool = True
+    num_minibatches: int = 32  # gradient steps of an epoch; must divide num_envs * horizon
+    num_epochs: int = 10  # passes over a batch, at most: see ppo.target_kl
+    hidden_sizes: tuple[int, ...] = (64, 64)  # of both networks
+    activation: str = "tanh"  # or elu, relu, swish
+    policy_head_gain: float = 0.01  # a small one keeps the first means near zero
+    log_std_init: float = math.log(0.5)  # of the policy before training
+    normalize_observations: bool = True  # by running moments, fixed during a rollout and its epochs
     normalize_advantages: bool = True  # within each minibatch
-    clip_value_loss: bool = False
+    clip_value_loss: bool = False  # around the old value, by ppo.value_clip
     stagger: bool = True  # the worlds' first episodes end at different times
 
     def __post_init__(self):
@@ -70,22 +66,22 @@ class Layout:
 class PPOHypers:
     """Numbers of the PPO update; every field may be swept with `vmap`.
 
-    The defaults are the paper's table, but for `lr_final` (0 there), `gae_lambda` (0.95 there), `target_kl` and
-    `value_huber` (none there).
+    The defaults are the paper's table, but for `lr_final` (0 there), `gae_lambda` (0.95 there), `adam_eps` (1e-6
+    there), `target_kl` and `value_huber` (none there).
     """
 
     lr: ArrayLike = 3e-4  # at the start; falls linearly
     lr_final: ArrayLike = 0.1  # share of it at the end: a policy that stands still answers no price
-    gamma: ArrayLike = 0.99
-    gae_lambda: ArrayLike = 0.9
+    gamma: ArrayLike = 0.99  # discount
+    gae_lambda: ArrayLike = 0.9  # 0 trusts the critic, 1 the returns
     clip: ArrayLike = 0.2  # on the probability ratio
-    value_coef: ArrayLike = 0.5
-    value_clip: ArrayLike = 0.2  # only with `Layout.clip_value_loss`
+    value_coef: ArrayLike = 0.5  # weight of the critic's error
+    value_clip: ArrayLike = 0.2  # only with `layout.clip_value_loss`
     value_huber: ArrayLike = 8.0  # error, in deviations of the targets, beyond which it counts linearly; infinity never
-    entropy_coef: ArrayLike = 0.0
+    entropy_coef: ArrayLike = 0.0  # weight of the policy's entropy
     max_grad_norm: ArrayLike = 0.5  # of each network
     target_kl: ArrayLike = 0.05  # mean divergence from the acting policy that ends an update's epochs; infinity never
-    adam_eps: ArrayLike = 1e-5
+    adam_eps: ArrayLike = 1e-5  # of the optimiser
     obs_clip: ArrayLike = 10.0  # in standard deviations
 
 

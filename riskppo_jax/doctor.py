@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
+from riskppo_jax.cores import cores
 from riskppo_jax.errors import UserError
 
 _PAIR = "pip install 'mujoco==3.17.*' 'mujoco-mjx==3.17.*'"
@@ -89,9 +90,8 @@ def _devices() -> Iterator[Finding]:
     idle = shutil.which("nvidia-smi") is not None and jax.default_backend() == "cpu"
     advice = "an NVIDIA driver is here but JAX does not use it: pip install 'riskppo-jax[cuda]'" if idle else ""
     yield Finding("devices", "note" if idle else "ok", f"{len(devices)} x {kinds}", advice)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads = os.environ.get("RISKPPO_THREADS")
-    yield Finding("cores", "ok", f"{cores}" + (f", physics uses {threads} (RISKPPO_THREADS)" if threads else ""))
+    yield Finding("cores", "ok", f"{cores()}" + (f", physics uses {threads} (RISKPPO_THREADS)" if threads else ""))
 
 
 def _arithmetic() -> Finding:

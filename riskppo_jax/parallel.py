@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from riskppo_jax.cores import cores
 from riskppo_jax.envs.base import Env, State
 from riskppo_jax.types import Array, Key, PyTree
 
@@ -31,7 +32,7 @@ def cores_as_devices() -> None:
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return
     with suppress(RuntimeError):  # JAX is at work already
-        jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+        jax.config.update("jax_num_cpu_devices", cores())
 
 
 def on_own_cores() -> bool:

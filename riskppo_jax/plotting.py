@@ -186,19 +186,15 @@ def distributions(laws: Mapping[str, np.ndarray], thresholds: Sequence[float] = 
     Args:
       laws: label -> samples of the quantity.
       thresholds: limits to mark.
-      name: what the quantity is.
     """
     with _figure() as figure:
         axis = figure.subplots()
         for i, (label, samples) in enumerate(laws.items()):
+            shares = np.linspace(0.002, 0.998, 997)
             color, style = PALETTE[i % len(PALETTE)], STYLES[i // len(PALETTE) % len(STYLES)]
-            shares = np.linspace(0.0, 1.0, 1001)
-            axis.plot(np.quantile(samples, shares), 1.0 - shares, style, color=color, label=label)
+            axis.plot(np.nanquantile(samples, shares), 1.0 - shares, style, color=color, label=label)
         for limit in dict.fromkeys(thresholds):
             axis.axvline(limit, color=_GREY, ls="--", lw=1)
-        far = [np.quantile(samples, 0.998) for samples in laws.values()]
-        near = [np.quantile(samples, 0.002) for samples in laws.values()]
-        axis.set_xlim(min([*near, *thresholds]), max([*far, *thresholds]))
         axis.set(xlabel=f"{name} of a step", ylabel="share of steps above")
         axis.legend()
         return figure
@@ -285,12 +281,8 @@ def _comparisons(runs: Sequence["Run"]) -> Iterator[tuple[str, "Figure"]]:
             np.array([c["risk_value_ci"] for c, _, _ in rows]), np.array([e["reward_std"] for _, e, _ in rows]),
             f"risk of {name}",
         )  # fmt: skip
-        laws = {
-            label: np.concatenate([lane.samples.get(name, np.zeros(0)) for lane in lanes])
-            for label, lanes in found.items()
-        }
-        laws = {label: own[np.isfinite(own)] for label, own in laws.items()}
-        laws = {label: own for label, own in laws.items() if len(own)}
+        laws = {label: [lane.samples[name] for lane in lanes if name in lane.samples] for label, lanes in found.items()}
+        laws = {label: np.concatenate(own) for label, own in laws.items() if own}
         if len(laws) > 1:
             yield f"distributions_{name}", distributions(laws, [c["threshold"] for c, _, _ in rows], name)
 

@@ -49,15 +49,15 @@ SchemeSettings = _schema("SchemeSettings", Scheme)
 @dataclass
 class LogSettings:
     every: int = 10  # iterations between log points, about: the run is cut into equal chunks
-    tensorboard: bool = False
-    wandb: bool = False
+    tensorboard: bool = False  # needs the extra `tensorboard`
+    wandb: bool = False  # needs the extra `wandb`
     project: str = "riskppo"  # for W&B
 
 
 @dataclass
 class CheckpointSettings:
     seconds: float = 30.0  # between saves; 0 saves after every chunk
-    keep: int = 3
+    keep: int = 3  # the latest ones
 
 
 @dataclass
@@ -78,8 +78,8 @@ class SweepSettings:
 @dataclass
 class DistributedSettings:
     coordinator: str | None = None  # HOST:PORT of process 0; nothing is needed inside a SLURM step
-    processes: int | None = None
-    rank: int | None = None
+    processes: int | None = None  # all of them
+    rank: int | None = None  # which of them this is
     timeout: float = 60.0  # seconds to wait for the others
 
 
@@ -88,17 +88,17 @@ class Settings:
     """Everything a run is made from; `config.yaml` in its directory is this, resolved."""
 
     env: dict[str, Any] = field(default_factory=dict)  # `id` and the task's own options
-    engine: str = "auto"
-    algo: str = "riskppo"
-    risk: dict[str, Any] = field(default_factory=dict)  # of constraints that name none
-    objective: dict[str, Any] = field(default_factory=dict)
+    engine: str = "auto"  # native, mjx, warp, analytic; auto is native on a CPU, mjx on an accelerator
+    algo: str = "riskppo"  # a preset
+    risk: dict[str, Any] = field(default_factory=dict)  # of constraints that name none; a preset, CVaR at 0.3
+    objective: dict[str, Any] = field(default_factory=dict)  # the same, of the reward; a preset, the mean
     constraints: Any = None  # names or mappings {name, threshold, risk}; None is all the task has a limit for
     threshold: Any = None  # a number, `paper` or `v1`; None is the task's own
     noise: float | None = None  # sd of action noise; None leaves the task's own
-    seed: int = 0
+    seed: int = 0  # of networks, worlds and actions; evaluations have keys of their own
     total_steps: int = 1_000_000  # environment steps, all of them counted; never more
-    output: str | None = None
-    resume: bool = False
+    output: str | None = None  # the run directory; by default a new one in runs/
+    resume: bool = False  # go on with the run in `output`, or begin it
     report: bool = True  # figures and report.html at the end
     layout: LayoutSettings = field(default_factory=LayoutSettings)
     ppo: PPOSettings = field(default_factory=PPOSettings)

@@ -67,7 +67,7 @@ class Hypers:
     lam_max: ArrayLike = 20.0  # where Lambda starts
     lam_init: ArrayLike = 0.0
     t_init: ArrayLike | Aux = 0.0  # of every constraint, or the whole tuple, projected onto T
-    total_steps: ArrayLike = 1e6  # environment steps over which the learning rate falls to zero
+    total_steps: ArrayLike = 1e6  # environment steps over which the learning rate falls
 
 
 @struct.dataclass

@@ -135,15 +135,24 @@ def test_every_risk_measure_has_its_section_and_picture():
     assert all(f"`{name}(" in text for name in oce.MEASURES)
 
 
-def test_benchmark_page(tmp_path):
+def docs_make():
     spec = importlib.util.spec_from_file_location("docs_make", ROOT / "docs" / "make.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_benchmark_page(tmp_path):
+    module = docs_make()
     text = module.benchmarks(sorted((ROOT / "experiments" / "bench").glob("*.json")))
     assert "## engines (native.json)" in text and "SafetyHopperVelocity-v1" in text
     from riskppo_jax.risk import oce
 
     assert set(oce.MEASURES) - set(module.MEASURES) == {"spectral", "evar"}
+
+
+def test_the_page_of_settings_is_that_of_the_code():
+    assert (ROOT / "docs" / "settings.md").read_text() == docs_make().settings(), "run python docs/make.py"
 
 
 def test_citation():

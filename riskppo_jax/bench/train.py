@@ -4,7 +4,6 @@ One iteration of the default trainer is raced against a loop over `mujoco.batch.
 against its own parts, so that the table says where the time goes.
 """
 
-import os
 import resource
 import sys
 import time
@@ -18,6 +17,7 @@ from riskppo_jax.bench.engines import Line, raw_loop
 from riskppo_jax.bench.sweep import rate
 from riskppo_jax.bench.timing import compiled, race, ratios
 from riskppo_jax.build import Job, build
+from riskppo_jax.cores import cores
 from riskppo_jax.evaluation import evaluate
 from riskppo_jax.settings import read_settings
 from riskppo_jax.solvers.ppo import gae, make_batch, ppo_update, rollout
@@ -58,12 +58,12 @@ def measure(
         task, "training / raw batch", n, rates["train"].best, rates["raw"].best, ratio=best, ratio_median=median,
         repeats=repeats, target=RAW,
     )  # fmt: skip
-    cores = len(os.sched_getaffinity(0))
-    if lanes and cores > 1:
+    at_once = cores()
+    if lanes and at_once > 1:
         given = (f"env={task}", "engine=native", "noise=0.05", "eval.points=0", "eval.episodes=1", "report=false")
-        whole_run = rate((*given, *words, f"total_steps={lanes}", f"sweep.seed={cores}"))
+        whole_run = rate((*given, *words, f"total_steps={lanes}", f"sweep.seed={at_once}"))
         yield Line(
-            task, f"{cores} lanes, whole runs / raw batch", n, whole_run, rates["raw"].best,
+            task, f"{at_once} lanes, whole runs / raw batch", n, whole_run, rates["raw"].best,
             ratio=whole_run / rates["raw"].best, repeats=1, note="as `riskppo train` spreads a sweep over the cores",
         )  # fmt: skip
     spent = 1.0 / rates["train"].best

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from riskppo_jax.cores import cores
 from riskppo_jax.errors import UserError
 
 if TYPE_CHECKING:
@@ -169,7 +170,6 @@ def _ratio(value: float | None) -> str:
 
 
 def _document(subject: str, lines: list["Line"], settings: dict[str, Any], quick: bool) -> dict[str, Any]:
-    import os
     from importlib.metadata import version
 
     import jax
@@ -179,7 +179,7 @@ def _document(subject: str, lines: list["Line"], settings: dict[str, Any], quick
         "subject": subject,
         "quick": quick,
         "settings": settings,
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": cores(),
         "backend": jax.default_backend(),
         "versions": {name: version(name) for name in packages},
         "lines": [line.to_json() for line in lines],

@@ -147,7 +147,7 @@ def _missing_warp(backend: str) -> str | None:
     try:
         import warp  # noqa: F401
     except ImportError:
-        return "it needs the `warp-lang` package, which is not installed"
+        return "it needs the `warp-lang` package, which is not installed (the extra `warp` brings it)"
     if backend not in ("gpu", "cuda"):
         return f"it needs an NVIDIA GPU, and JAX runs on {backend}"
     return None

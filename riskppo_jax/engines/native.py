@@ -19,6 +19,7 @@ import mujoco
 import numpy as np
 from mujoco.batch import Batch, SimulationError
 
+from riskppo_jax.cores import cores
 from riskppo_jax.engines.base import Sim, Track
 from riskppo_jax.engines.hostcall import host_call
 from riskppo_jax.engines.models import quiet
@@ -289,6 +290,5 @@ def _columns(model: mujoco.MjModel, batch: Batch) -> list[tuple[int, int]]:
 
 def _threads() -> int:
     """Threads of one batch call: `RISKPPO_THREADS`, or this device's share of the cores this process may use."""
-    cores = len(os.sched_getaffinity(0))
     sharing = jax.local_device_count() if jax.default_backend() == "cpu" else 1
-    return int(os.environ.get("RISKPPO_THREADS") or max(1, cores // sharing))
+    return int(os.environ.get("RISKPPO_THREADS") or max(1, cores() // sharing))
