@@ -1,5 +1,6 @@
 """From settings to a job: the environment, the problem, the trainer and its numbers, all checked."""
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ SHARDS = ("auto", LANES, ENVS, "none")
 MODES = ("auto", "vmap", "map")  # how the lanes of a sweep are run
 _BELOW = {
     "lam_step": 0.0, "lam_delay": 0.0, "t_step": 0.0, "lam_gain": 0.0, "lam_damping": 0.0, "slack_clip": 0.0,
-    "gain_clip": 0.0, "gain_warmup": 1.0, "radius": 0.0, "lam_growth": 1.0, "lam_patience": 1.0,
+    "t_clip": 0.0,    "gain_clip": 0.0, "gain_warmup": 1.0, "radius": 0.0, "lam_growth": 1.0, "lam_patience": 1.0,
     "lam_max": 0.0, "lam_init": 0.0,
 }  # fmt: skip
 
@@ -55,13 +56,15 @@ class Job(NamedTuple):
 def build(settings: Settings) -> Job:
     """Checks every setting and makes the job; nothing is compiled or written yet."""
     _check_counts(settings)
-    engine = resolve(settings.engine)
+    engine = resolve(settings.engine)  # complains about one that is not available
     layout = _named("layout", Layout, **vars(settings.layout))
     points = grid.points(settings.sweep.grid)
     base = grid.at_point(settings, points[0]) if points else settings  # what is swept need not make sense without
     rule, scheme = _dual(base)[0], Scheme(**vars(base.scheme))
     _numbers(base)
-    env = _env(base, engine)
+    env = _env(base)
+    engine = getattr(getattr(env, "engine", None), "name", engine)  # with `auto` the task may know better
+    settings = dataclasses.replace(settings, engine=engine)  # what the run needs wherever it is opened again
     hypers = _hypers(base, env)
     mesh = _mesh(settings, len(points))
     spread = SpreadEnv(env, mesh) if mesh and mesh.axis_names == (ENVS,) else env
@@ -195,8 +198,8 @@ def _check_counts(settings: Settings) -> None:
 def _dual(settings: Settings) -> tuple[sgda.Rule, sgda.DualHypers, dict[str, float]]:
     given = dict(vars(settings.dual))
     for name, low in _BELOW.items():
-        value, opens = given[name], name in ("slack_clip", "gain_clip", "radius", "lam_max")
-        finite = math.isfinite(value) or (name in ("slack_clip", "gain_clip") and value == math.inf)
+        value, opens = given[name], name in ("slack_clip", "gain_clip", "t_clip", "radius", "lam_max")
+        finite = math.isfinite(value) or (name in ("slack_clip", "gain_clip", "t_clip") and value == math.inf)
         if not (finite and (value > low if opens else value >= low)):
             raise UserError(f"dual.{name}={value}: accepts numbers {'above' if opens else 'from'} {low:g}")
     if not math.isfinite(given["t_init"]):
@@ -208,7 +211,7 @@ def _dual(settings: Settings) -> tuple[sgda.Rule, sgda.DualHypers, dict[str, flo
     return rule, sgda.DualHypers(**given), starts
 
 
-def _env(settings: Settings, engine: str) -> Env:
+def _env(settings: Settings) -> Env:
     options = dict(settings.env)
     id = options.pop("id", None)
     if not isinstance(id, str):
@@ -223,7 +226,7 @@ def _env(settings: Settings, engine: str) -> Env:
         if settings.threshold not in ("paper", "v1"):
             raise UserError(f"threshold={settings.threshold}: accepts a number, paper, v1 or null")
         options["thresholds"] = settings.threshold
-    return make_env(id, engine, **options)
+    return make_env(id, settings.engine, **options)
 
 
 def _constraints(settings: Settings, env: Env) -> tuple[Constraint, ...]:

@@ -56,10 +56,12 @@ def save(path: str | Path, state: PyTree, notes: Mapping[str, Any] | None = None
         (draft / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")
         for place in (*_files(draft), *(p for p in draft.rglob("*") if p.is_dir()), draft):
             _sync(place)
+        aside = path.parent / f".{path.name}.old"
         if path.exists():
-            shutil.rmtree(path)
+            path.rename(aside)
         draft.rename(path)
         _sync(path.parent)
+        shutil.rmtree(aside, ignore_errors=True)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise

@@ -17,10 +17,13 @@ from jax.sharding import Mesh
 
 from riskppo_jax import evaluation
 from riskppo_jax.build import Job
+from riskppo_jax.config import check_ppo_hypers
 from riskppo_jax.errors import UserError
 from riskppo_jax.evaluation import EVALUATION_SEED, Evaluation
 from riskppo_jax.grid import points as product
 from riskppo_jax.parallel import lanes_apart, put, spread_state, with_ghosts
+from riskppo_jax.risk import oce
+from riskppo_jax.risk.utility import Utility
 from riskppo_jax.train import Hypers, RunState, Trainer, scan_steps
 from riskppo_jax.types import Key, Metrics, PyTree
 
@@ -218,17 +221,29 @@ def _with_number(hypers: Hypers, area: str, key: str, value: Any) -> Hypers:
     problem = hypers.problem
     if area == "risk" or (not area and key == "threshold"):
         field = {"threshold": value} if not area else {}
-        constraints = tuple(
-            c.replace(**field or {"utility": dataclasses.replace(c.utility, **{key: value})})
-            for c in problem.constraints
-        )
+        constraints = tuple(c.replace(**field or {"utility": _with_parameter(c.utility, key, value)})
+                            for c in problem.constraints)  # fmt: skip
         return hypers.replace(problem=problem.replace(constraints=constraints))
     if area == "objective":
-        objective = dataclasses.replace(problem.objective, **{key: value})
+        objective = _with_parameter(problem.objective, key, value)
         return hypers.replace(problem=problem.replace(objective=objective))
-    if area == "ppo" or (area == "dual" and hasattr(hypers.dual, key)):
-        return hypers.replace(**{area: getattr(hypers, area).replace(**{key: value})})
+    if area == "ppo":
+        ppo = hypers.ppo.replace(**{key: value})
+        check_ppo_hypers(ppo)
+        return hypers.replace(ppo=ppo)
+    if area == "dual" and hasattr(hypers.dual, key):
+        return hypers.replace(dual=hypers.dual.replace(**{key: value}))
+    if area not in ("", "dual"):
+        raise AttributeError(area)
     return hypers.replace(**{key: value})
+
+
+def _with_parameter(utility: Utility, key: str, value: Any) -> Utility:
+    """The utility with another number in it, checked as if it had been made with it."""
+    if not hasattr(utility, key):
+        raise AttributeError(key)
+    return oce.from_config({**utility.config(), key: value}) if utility.name in oce.MEASURES else dataclasses.replace(
+        utility, **{key: value})  # fmt: skip
 
 
 def state_bytes(job: Job) -> int:

@@ -7,6 +7,7 @@ A sweep's directory is the same with several lanes in it.
 
 import dataclasses
 import errno
+import json
 import os
 import time
 from collections.abc import Callable
@@ -30,7 +31,7 @@ from riskppo_jax.room import announce, choose_way
 from riskppo_jax.settings import DistributedSettings, Settings, differences, from_dict, to_dict
 from riskppo_jax.train import BAD_ITERATIONS, RunState
 from riskppo_jax.traps import Watch
-from riskppo_jax.writers import JsonLines, extra_writers, reduce_chunk
+from riskppo_jax.writers import JsonLines, extra_writers, plain, reduce_chunk
 
 Clock = Callable[[], float]  # seconds spent on a run, by all its processes
 Point = dict[str, float]  # a line of the log
@@ -38,7 +39,8 @@ Screen = Display | SweepDisplay
 Series = dict[str, np.ndarray]  # the metrics of a chunk, `[lane, iteration]` or `[iteration]`
 
 # settings a run may change when it goes on: they do not touch what was computed so far
-_FREE = ("output", "resume", "report", "total_steps", "log.", "checkpoint.", "eval.")
+_FREE = ("output", "resume", "report", "total_steps", "checkpoint.", "eval.")
+_FREE += ("log.tensorboard", "log.wandb", "log.project")
 _FREE += ("sweep.mode", "sweep.batch", "shard", "devices", "distributed.")  # where and how, not what
 
 
@@ -62,8 +64,10 @@ def train(settings: Settings) -> int:
     apart = settings.sweep.grid and settings.shard != "none" and settings.devices != 1
     if apart and not distributed.asked_for(settings):
         cores_as_devices()
-    job = build(settings)
     folder, leads = Path(settings.output), distributed.leads()
+    if settings.resume and settings.engine == "auto" and (folder / "config.yaml").exists():
+        settings = dataclasses.replace(settings, engine=read_config(folder)["engine"])
+    job = build(settings)
     try:
         state, progress, finished = _enter(job, folder)
         if finished:
@@ -111,7 +115,8 @@ def _enter(job: Job, folder: Path) -> tuple[RunState | None, Progress, bool]:
                 state, progress = _start(job, folder)
             diverged = state is not None and _still(state.bad_streak).all()
             ended = progress.iterations + job.chunk > job.chunks * job.chunk or diverged
-            finished = bool(ended) and (folder / "summary.json").exists()
+            steps = progress.iterations * job.trainer.steps_per_iteration
+            finished = bool(ended) and _summarised(folder / "summary.json", steps)
         except (UserError, OSError) as error:
             refusal = error
     refused, held, iterations, over = distributed.agree(
@@ -125,6 +130,14 @@ def _enter(job: Job, folder: Path) -> tuple[RunState | None, Progress, bool]:
     if held and distributed.count() > 1:
         state = distributed.from_leader(_blank(job) if state is None else state)
     return state, progress._replace(iterations=iterations), bool(over)
+
+
+def _summarised(summary: Path, steps: int) -> bool:
+    """Whether the results of a run that ended are those of its last step, and not of an earlier, shorter one."""
+    try:
+        return json.loads(summary.read_text())["env_steps"] >= steps
+    except (OSError, ValueError, KeyError):
+        return False
 
 
 def _display(job: Job) -> Screen:
@@ -147,7 +160,7 @@ def prepare(settings: Settings, folder: Path) -> bool:
     if held.exists():
         old, new = read_config(folder), to_dict(settings)
         for key, (was, now) in differences(old, new).items():
-            if not key.startswith(_FREE):
+            if not key.startswith(_FREE) and (key, was) != ("engine", "auto"):
                 raise UserError(f"resume=true: {key}={now} does not fit the run in {folder}, which accepts {key}={was}")
         checkpoint.prune(folder / "checkpoints", len(checkpoint.steps(folder / "checkpoints")) or 1)
     try:
@@ -273,7 +286,7 @@ class _Record:
         points = [reduce_chunk(own) for own in (_by_lane(metrics) if lanes_ else [metrics])]
         for i, point in enumerate(points):
             point["perf/steps_per_second"] = rate
-            point |= evaluated[i] if evaluated else {}
+            point |= plain(evaluated[i]) if evaluated else {}
             point["perf/wall_seconds"] = self._clock()
             if lanes_:
                 point["sweep/lane"] = i

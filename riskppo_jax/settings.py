@@ -222,7 +222,7 @@ def _translate(word: str) -> list[str]:
         top = sorted({name.split(".")[0] for name in known_settings()})
         hint = f"; did you mean {close[0]}?" if close else ""
         raise UserError(f"{key} is no setting{hint} (settings are {', '.join(top)})")
-    if kind is int and re.fullmatch(r"[0-9.]+[eE]\+?[0-9]+", text) and float(text).is_integer():
+    if kind is int and re.fullmatch(r"\d+\.?\d*[eE]\+?\d+", text) and float(text).is_integer():
         return [f"{key}={int(float(text))}"]  # total_steps=2e6
     if kind is float and text in (".inf", "-.inf", ".nan"):
         return [f"{key}={text.replace('.', '')}"]  # as YAML has them

@@ -66,6 +66,7 @@ class DualHypers:
     lam_step: ArrayLike = 0.15  # eta_lam
     lam_delay: ArrayLike = 0  # steps before a price moves: a policy that earns nothing yet answers it by standing still
     t_step: ArrayLike = 0.02  # eta_t
+    t_clip: ArrayLike = 50.0  # largest slope a step on t sees: those of exponential utilities have no bound
     lam_gain: ArrayLike = 10.0  # proportional term of `pi`
     gain_clip: ArrayLike = 0.03  # largest slack that term sees
     gain_warmup: ArrayLike = 200  # steps over which it grows to its size; at once, it freezes Hopper standing
@@ -188,11 +189,10 @@ def _move(rule, sets, state, estimate, price, hypers, t_star) -> DualState:
     """The projected step along the given gradients, `price` being the factor lam of dL/dt."""
     slack = jnp.clip(estimate.slack / sets.slack_unit, -hypers.slack_clip, hypers.slack_clip)
     units = _t_units(sets, state.t)
+    direction = tuple(jnp.clip(d, -hypers.t_clip, hypers.t_clip) for d in estimate.dt)
     if rule.t == "scaled":
         factors = (1.0, *(price / sets.lam_unit))
-        direction = tuple(f * d for f, d in zip(factors, estimate.dt, strict=True))
-    else:
-        direction = estimate.dt
+        direction = tuple(f * d for f, d in zip(factors, direction, strict=True))
     moments = state.moments
     if rule.lam == "adam":
         (slack, direction), moments = _adam((slack, direction), moments, state.count + 1)

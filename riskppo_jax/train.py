@@ -5,6 +5,7 @@ with the new ones, and improves the policy on it. Whoever holds `init` and `step
 in chunks and save between, or `vmap` a grid: same step, same numbers.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -48,6 +49,7 @@ from riskppo_jax.solvers.ppo import (
 from riskppo_jax.types import Array, ArrayLike, Key, Metrics, PyTree
 from riskppo_jax.view import View, of_episodes, of_steps, priced_episodes, priced_steps, risk_metrics
 
+REWARDS = (-100.0, 100.0)  # of a step, where an environment does not say
 BAD_ITERATIONS = 3  # in a row, after which a run stands still as diverged
 STEEPNESS = 1 / 0.3  # of the utility that step sizes were chosen for; steps are smaller for steeper ones ...
 STEEPEST = 20.0  # ... up to this factor
@@ -121,6 +123,13 @@ def make_train(
             raise UserError(
                 f"constraint {constraint.name!r}: this environment accepts {', '.join(env.constraint_names)}"
             )
+        low, high = env.constraint_range[constraint.name]
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise UserError(
+                f"constraint_range of {constraint.name} is {low:g} to {high:g}; t accepts a quantity with finite bounds"
+            )
+        constraint.utility.require_range(low, high)
+    problem.objective.require_range(*getattr(env, "reward_range", REWARDS))
     networks = make_networks(env.observation_size, env.action_size, env.num_actions, layout)
     whole = scheme.risk_of == "episode"
     limit = getattr(env, "limit", None)
@@ -130,7 +139,7 @@ def make_train(
     steps_per_iteration = layout.batch_size * scheme.rollouts
 
     def dual_sets(hypers: Hypers) -> sgda.Sets:
-        reach = getattr(env, "reward_range", (-100.0, 100.0))
+        reach = getattr(env, "reward_range", REWARDS)
         raw = sgda.sets(hypers.problem, reach, env.constraint_range, hypers.lam_max, rule.box)
         if scheme.units == "raw":
             return raw
@@ -214,17 +223,20 @@ def make_train(
 
         # line 4 of the next round: improve the policy on the same batch at the new prices
         state, ppo_metrics = improve(state, seen, key_sgd, lr, hypers)
-        skipped = ppo_metrics["ppo/skipped"]
+        skipped, diverged = ppo_metrics["ppo/skipped"], jnp.sum(~seen.batch.valid)
+        if judged is not seen:
+            diverged = diverged + jnp.sum(~judged.batch.valid)
         if scheme.policy_updates > 1:
 
             def again(state: RunState, key: Key):
                 key_roll, key_sgd = jax.random.split(key)
                 state, seen = collect(state, key_roll, hypers)
-                return improve(state, seen, key_sgd, lr, hypers)
+                state, metrics = improve(state, seen, key_sgd, lr, hypers)
+                return state, (metrics["ppo/skipped"], jnp.sum(~seen.batch.valid))
 
             keys = jax.random.split(jax.random.fold_in(key_sgd, 1), scheme.policy_updates - 1)
             state, more = jax.lax.scan(again, state, keys)
-            skipped = skipped + jnp.sum(more["ppo/skipped"])
+            skipped, diverged = (count + jnp.sum(own) for count, own in zip((skipped, diverged), more, strict=True))
 
         bad = ~sound | (skipped > 0)
         after = state.replace(
@@ -236,7 +248,7 @@ def make_train(
         after = _where(before.bad_streak < BAD_ITERATIONS, after, before)
         return after, {
             "train/env_steps": after.env_steps,
-            "train/diverged": jnp.sum(~seen.batch.valid),
+            "train/diverged": diverged,
             "train/bad_streak": after.bad_streak,
             **episode_metrics(seen.sums, seen.batch),
             **risk_metrics(hypers.problem, state.dual, judged.view),

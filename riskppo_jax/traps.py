@@ -29,7 +29,7 @@ class Watch:
         """What is new with this point."""
         points = self._points.setdefault(lane, [])
         points.append(point)
-        new = {(lane, trap.split(":")[0].split("%")[-1]): trap for trap in find_traps(points, self._names, self._total)}
+        new = {(lane, kind): trap for kind, trap in _traps(points, self._names, self._total).items()}
         new = {kind: trap for kind, trap in new.items() if kind not in self._said}
         self._said |= set(new)
         return list(new.values())
@@ -43,21 +43,24 @@ def find_traps(points: Sequence[dict[str, Any]], names: Sequence[str], total: in
       names: of the constraints.
       total: log points of the whole run, where it is not over: shares of training are shares of it.
     """
-    found = []
+    return list(_traps(points, names, total).values())
+
+
+def _traps(points: Sequence[dict[str, Any]], names: Sequence[str], total: int) -> dict[str, str]:
+    """The sentences by kind: what a kind says may change from point to point, its count for one."""
     total = max(total, len(points))
+    found: dict[str, str | None] = {}
     for i, name in enumerate(names):
-        looks = (_at_bound, _standing, _swings)
-        found += [trap for look in looks if (trap := look(points, i, name, total))]
-    forgot = _forgot(points, len(names), total)
-    if forgot:
-        found.append(forgot)
+        for look in (_at_bound, _standing, _swings):
+            found[f"{look.__name__} {i}"] = look(points, i, name, total)
+    found["forgot"] = _forgot(points, len(names), total)
     skipped = sum(point.get("ppo/skipped") or 0 for point in points)
     if skipped:
-        found.append(f"{skipped} gradient steps were skipped because a loss or gradient was not finite")
+        found["skipped"] = f"{skipped} gradient steps were skipped because a loss or gradient was not finite"
     lost = sum(point.get("train/diverged") or 0 for point in points)
     if lost:
-        found.append(f"the simulation diverged in {lost} steps; they were left out")
-    return found
+        found["diverged"] = f"the simulation diverged in {lost} steps; they were left out"
+    return {kind: trap for kind, trap in found.items() if trap}
 
 
 def _at_bound(points: Sequence[dict[str, Any]], i: int, name: str, total: int) -> str | None:

@@ -275,6 +275,25 @@ def test_units_make_a_rescaled_problem_take_the_same_path():
     np.testing.assert_allclose(path(1.0), path(100.0), rtol=1e-4)
 
 
+@pytest.mark.parametrize("utility", [oce.evar(0.3), oce.entropic(3.0), oce.cvar(0.3)], ids=lambda u: u.name)
+def test_t_comes_to_its_maximiser_from_a_start_where_exponentials_explode(utility):
+    """A scale of almost nothing makes the first slope of EVaR astronomical; a step may not throw t out of sight."""
+    problem = Problem(constraints=(Constraint("v", 1.0, utility),))
+    sets = sgda.sets(problem, (-1, 1), {"v": (0.0, 10.0)}, 10.0)
+    speeds = jnp.linspace(0.2, 1.4, 500)
+
+    def oracle(lam, t):
+        return lagrangian.estimates(problem, t, speeds, {"v": speeds})
+
+    start = (jnp.zeros(()), jnp.zeros(utility.t_shape))
+    step = jax.jit(lambda state: sgda.dual_step(sgda.Rule(), sets, state, oracle, sgda.DualHypers(t_step=0.05)))
+    state = sgda.init(sets, 0.0, start)
+    for _ in range(1500):
+        state = step(state)
+    slack = oracle(state.lam, state.t).slack[0]
+    assert float(slack) == pytest.approx(1.0 + float(utility.value(-speeds)), abs=0.02)
+
+
 @pytest.mark.parametrize(
     "wrong", [{"lam": "sgd"}, {"t": "exact"}, {"box": "none"}, {"smoothed": True, "t": "quantile"}]
 )

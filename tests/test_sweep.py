@@ -189,7 +189,10 @@ def test_lanes_at_once_round_otherwise(trainer, alone, mode, batch):
 
 
 def test_sweep_from_python_refuses(trainer):
-    for axes, named in (({}, "empty"), ({"seed": []}, "empty"), ({"ppo.rate": [1.0]}, "ppo.rate")):
+    for axes, named in (
+        ({}, "empty"), ({"seed": []}, "empty"), ({"ppo.rate": [1.0]}, "ppo.rate"), ({"risk.beta": [0.3, 3.0]}, "beta"),
+        ({"ppo.gamma": [1.5]}, "gamma"), ({"foo.lam_init": [1.0]}, "foo.lam_init"),
+    ):  # fmt: skip
         with pytest.raises(UserError, match=named):
             rp.sweep(trainer, axes, 1)
 

@@ -81,3 +81,14 @@ def test_bursts_that_take_up_the_limit():
     assert find_traps(points(risk=[1.0] * 8, mean=[0.9] * 8, t_batch=[-0.9] * 8), ["velocity"]) == []
     assert find_traps(points(risk=[1.0] * 8, mean=[0.3] * 8, t_batch=[0.0] * 8), ["cost"]) == []
     assert find_traps(points(risk=[1.0] * 7 + [0.5], mean=[0.45] * 8, t_batch=[-0.5] * 8), ["velocity"]) == []
+
+
+def test_each_kind_is_said_once_for_each_constraint_whatever_it_counts():
+    watch = Watch(["velocity", "effort"], total=40)
+    one = points(at_bound=[1.0] * 12)
+    log = [point | {name.replace("0/", "1/"): x for name, x in point.items()} | {"ppo/skipped": 1} for point in one]
+    said = [trap for point in log for trap in watch.see(point)]
+    assert len(said) == 3 and sum("gradient steps were skipped" in trap for trap in said) == 1
+    assert {"velocity", "effort"} == {
+        name for name in ("velocity", "effort") for trap in said if f" of {name} " in trap
+    }

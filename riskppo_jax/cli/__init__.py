@@ -39,6 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"riskppo: {error}", file=sys.stderr)
         return 2
+    except PermissionError as error:
+        if debug:
+            raise
+        print(f"riskppo: {error.filename}: {error.strerror}; accepts a place to write to", file=sys.stderr)
+        return 2
     except BrokenPipeError:  # `riskppo ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141

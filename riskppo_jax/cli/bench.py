@@ -19,7 +19,9 @@ _QUICK = {"native": ((16,), 20, 2), "mjx": ((4,), 2, 2)}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    subjects = parser.add_subparsers(dest="subject", metavar="SUBJECT", required=True)
+    parser.epilog = "Without a subject: a quick look at the engines, `riskppo bench engines --quick --engines native`."
+    parser.set_defaults(tasks=None, engines=["native"], num_envs=None, steps=None, repeats=None, quick=True, json=None)
+    subjects = parser.add_subparsers(dest="subject", metavar="SUBJECT")
     engines = subjects.add_parser(
         "engines",
         help="physics: native against raw MuJoCo and gymnasium, mjx against brax",
@@ -55,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
     """Measures, prints a table, and returns 1 where a target was missed."""
     if args.json and not args.json.absolute().parent.is_dir():
         raise UserError(f"--json {args.json}: the folder does not exist; json accepts a file to write")
+    args.subject = args.subject or "engines"
     lines, settings, text = {"engines": _engines, "train": _train, "sweep": _sweep}[args.subject](args)
     _print(lines, text)
     if args.json:

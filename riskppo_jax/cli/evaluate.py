@@ -14,7 +14,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--env", metavar="ID", help="another task of the same sizes, by its id")
     parser.add_argument("--episodes", type=int, metavar="N", help="episodes of each kind (default: the run's own)")
     parser.add_argument("--lane", type=int, metavar="I", help="one run of a sweep (default: all of them)")
-    parser.add_argument("--engine", metavar="E", help="native, mjx, warp or auto (default: the run's own)")
+    parser.add_argument("--engine", metavar="E", help="native, mjx, warp, analytic or auto (default: the run's own)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,12 +44,13 @@ def run(args: argparse.Namespace) -> int:
 def _elsewhere(job: Any, settings: Any, args: argparse.Namespace) -> Any:
     """The same policy in another task, or on another engine; limits given as numbers stay."""
     from riskppo_jax.build import build
+    from riskppo_jax.envs.registry import options_of
 
     if args.engine:
         settings.engine = args.engine
     if args.env:
-        known = settings.env if settings.env["id"] == args.env else {}
-        settings.env = {**known, "id": args.env}
+        known = options_of(args.env)
+        settings.env = {name: value for name, value in settings.env.items() if name in known} | {"id": args.env}
         settings.constraints = None if job.hypers.problem.constraints else []
     other = build(settings)
     sizes = [(env.observation_size, env.action_size, env.num_actions) for env in (job.env, other.env)]

@@ -53,6 +53,11 @@ def engines_of(id: str) -> tuple[str, ...]:
     return _find(id).engines
 
 
+def options_of(id: str) -> tuple[str, ...]:
+    """Names of a task's own options."""
+    return tuple(_find(id).options)
+
+
 def register(id: str, make: Callable[..., Env], options: Mapping[str, Option] | None = None) -> None:
     """Makes `make(engine=..., **options)` known as `id`, in place of what had that name before."""
     _entries()[id] = Entry(make, dict(options or {}))

@@ -1,5 +1,6 @@
 """`report.html`: one page about one run or many that needs nothing else, neither network nor files."""
 
+import errno
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -44,9 +45,9 @@ def write_run_report(folder: Path, summary: dict[str, Any], job: Any, state: Any
     """
     try:
         return _run_report(folder, summary, job, state)
-    except OSError:
-        raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
         print(f"no report ({type(error).__name__}: {error}); `riskppo report {folder}` tries again", file=sys.stderr)
         return None
 

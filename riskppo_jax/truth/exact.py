@@ -49,7 +49,8 @@ class Variant:
 
 def _steps(**steps: float) -> sgda.DualHypers:
     # exact gradients: every slack is to be believed
-    return sgda.DualHypers(slack_clip=float("inf"), gain_clip=float("inf"), gain_warmup=1.0, **steps)
+    infinity = float("inf")
+    return sgda.DualHypers(slack_clip=infinity, gain_clip=infinity, t_clip=infinity, gain_warmup=1.0, **steps)
 
 
 _DAMPED = Variant(sgda.Rule(), _steps(), "gradual", decay=100.0, hold=500, starts=16, iterate="last")
