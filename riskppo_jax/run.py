@@ -115,8 +115,8 @@ def _enter(job: Job, folder: Path) -> tuple[RunState | None, Progress, bool]:
                 state, progress = _start(job, folder)
             diverged = state is not None and _still(state.bad_streak).all()
             ended = progress.iterations + job.chunk > job.chunks * job.chunk or diverged
-            steps = progress.iterations * job.trainer.steps_per_iteration
-            finished = bool(ended) and _summarised(folder / "summary.json", steps)
+            done = 0 if state is None else int(np.max(np.asarray(state.env_steps)))
+            finished = bool(ended) and _summarised(folder / "summary.json", done)
         except (UserError, OSError) as error:
             refusal = error
     refused, held, iterations, over = distributed.agree(

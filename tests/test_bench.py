@@ -61,9 +61,11 @@ def test_wrong_arguments_are_one_line(words, complaint, capsys):
     assert complaint in err and err.count("\n") == 1
 
 
-def test_bench_wants_a_subject(capsys):
-    assert main(["bench"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+def test_bench_without_a_subject_is_a_quick_look_at_the_engines(monkeypatch):
+    asked = []
+    monkeypatch.setattr("riskppo_jax.cli.bench._engines", lambda args: asked.append(args) or ([], {}, "nothing"))
+    assert main(["bench"]) == 0 and asked[0].quick and asked[0].engines == ["native"]
+    assert main(["bench", "engines"]) == 0 and not asked[1].quick and asked[1].engines is None
 
 
 def test_missing_comparisons_are_said(monkeypatch):
