@@ -10,8 +10,8 @@ import pytest
 import yaml
 from tabular_cli import ID, TINY
 
+from riskppo_jax import results, signals
 from riskppo_jax import run as run_module
-from riskppo_jax import signals
 from riskppo_jax.cli import main
 from riskppo_jax.writers import JsonLines, reduce_chunk
 
@@ -64,6 +64,7 @@ def test_summary(folder):
 def test_config_is_resolved(folder):
     config = yaml.safe_load((folder / "config.yaml").read_text())
     assert config["env"] == {"id": ID} and config["layout"]["num_envs"] == 4 and config["dual"]["lam"]
+    assert config["engine"] == "native"  # what `auto` was: elsewhere it would be another
 
 
 def test_evaluate_gives_the_summary_again(folder, capsys):
@@ -103,6 +104,29 @@ def test_divergence_ends_the_run(tmp_path, capsys):
     log = (path / "metrics.jsonl").read_bytes()
     assert main(["train", "resume=true", f"output={path}"]) == 0  # nothing left to do
     assert (path / "metrics.jsonl").read_bytes() == log
+
+
+def test_results_of_a_shorter_run_do_not_count(tmp_path, monkeypatch):
+    """A finished run that is made longer and interrupted before its results are written is not finished."""
+    path = tmp_path / "run"
+    assert main(["train", *TINY, "total_steps=400", f"output={path}"]) == 0
+    first = json.loads((path / "summary.json").read_text())
+    longer = ["train", *TINY, "total_steps=800", "resume=true", f"output={path}"]
+    with monkeypatch.context() as patch:
+        patch.setattr(results, "finish", lambda *args: 7)
+        assert main(longer) == 7
+    assert main(longer) == 0
+    assert json.loads((path / "summary.json").read_text())["env_steps"] == 2 * first["env_steps"]
+
+
+def test_a_report_that_cannot_be_written_costs_no_results(tmp_path, monkeypatch, capsys):
+    def refused(*args, **kwargs):
+        raise PermissionError(13, "Permission denied", "figures")
+
+    monkeypatch.setattr("riskppo_jax.plotting.write_figures", refused)
+    words = [word for word in TINY if not word.startswith("report")]
+    assert main(["train", *words, "total_steps=400", f"output={tmp_path / 'run'}"]) == 0
+    assert "no report" in capsys.readouterr().err and (tmp_path / "run" / "summary.json").exists()
 
 
 def test_chunks_are_reduced_by_kind():
