@@ -80,6 +80,10 @@ PARTS: dict[str, Commands] = {
     "averse_objective": {
         "hopper": [*HOPPER, "objective=cvar", FIRST, "sweep.objective.beta=[0.3,1.0]", *SHORT],
     },
+    "mjx": {  # for transfer.py; without an accelerator MJX is slow, so short
+        "hopper": [*HOPPER, "engine=mjx", FIRST, "total_steps=500000", "layout.num_envs=64", "layout.horizon=32",
+                   "eval.points=0", "eval.episodes=20", "report=false"],
+    },
 }  # fmt: skip
 
 

@@ -1,9 +1,9 @@
 """A policy trained on one engine and run on the other, and its exported arrays run by plain NumPy.
 
-    python experiments/transfer.py [--tasks hopper ...] [--runs runs/paper/velocity] [--episodes 8]
+    python experiments/transfer.py [RUN ...] [--episodes 8]
 
-Reads the first lane of runs that `python experiments/run.py velocity` left, lets it act on `native` and on `mjx` from
-the same keys, and leaves `transfer/TASK.json`.
+Reads the first lane of runs that `python experiments/run.py velocity mjx` left, lets it act on `native` and on `mjx`
+from the same keys, and leaves `transfer/TASK-ENGINE.json`, the engine being the one it was trained on.
 """
 
 import argparse
@@ -24,21 +24,23 @@ from riskppo_jax.normalize import normalize
 from riskppo_jax.results import run_episodes, versions
 from riskppo_jax.runs import restore_lane
 
+RUNS = [Path("runs/paper") / name for name in ("velocity/halfcheetah", "velocity/hopper", "mjx/hopper")]
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--tasks", nargs="+", default=["halfcheetah", "hopper"])
-    parser.add_argument("--runs", type=Path, default=Path("runs/paper/velocity"))
+    parser.add_argument("runs", nargs="*", type=Path, default=RUNS, help="run directories (default: three)")
     parser.add_argument("--episodes", type=int, default=8)
     args = parser.parse_args()
     enable_cache()
     (HERE / "transfer").mkdir(exist_ok=True)
-    for task in args.tasks:
-        job, state = restore_lane(args.runs / task)
+    for run in args.runs:
+        job, state = restore_lane(run)
+        task = f"{run.name}-{job.engine}"
         found: dict[str, Any] = {"env": job.settings.env["id"], "trained_on": job.engine, "seed": job.settings.seed}
         found["episodes"], found["versions"] = args.episodes, versions()
         found["engines"] = {engine: on_engine(job, state, engine, args.episodes) for engine in ("native", "mjx")}
-        found["numpy_action_error"] = numpy_error(args.runs / task, job, state)
+        found["numpy_action_error"] = numpy_error(run, job, state)
         write_json(HERE / "transfer" / f"{task}.json", found)
         print(task, found["engines"], found["numpy_action_error"], flush=True)
 
