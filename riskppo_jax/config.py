@@ -67,7 +67,7 @@ class PPOHypers:
     """Numbers of the PPO update; every field may be swept with `vmap`.
 
     The defaults are the paper's table, but for `lr_final` (0 there), `gae_lambda` (0.95 there), `adam_eps` (1e-6
-    there), `target_kl` and `value_huber` (none there).
+    there), `target_kl`, `value_huber` and `tail` (none there).
     """
 
     lr: ArrayLike = 3e-4  # at the start; falls linearly
@@ -82,6 +82,7 @@ class PPOHypers:
     max_grad_norm: ArrayLike = 0.5  # of each network
     target_kl: ArrayLike = 0.05  # mean divergence from the acting policy that ends an update's epochs; infinity never
     adam_eps: ArrayLike = 1e-5  # of the optimiser
+    tail: ArrayLike = 0.05  # share of training, at its end, whose weights are averaged for use; 0 is the last iterate
     obs_clip: ArrayLike = 10.0  # in standard deviations
 
 
@@ -100,6 +101,7 @@ def check_ppo_hypers(hypers: PPOHypers) -> None:
         "max_grad_norm": (0.0, math.inf),
         "target_kl": (0.0, math.inf),
         "adam_eps": (0.0, math.inf),
+        "tail": (0.0, 1.0),
         "obs_clip": (0.0, math.inf),
     }
     positive = ("clip", "value_clip", "value_huber", "max_grad_norm", "target_kl", "adam_eps", "obs_clip")

@@ -57,7 +57,7 @@ def export(run: str | Path, out: str | Path, lane: int = 0) -> Path:
     if not out.absolute().parent.is_dir():
         raise UserError(f"OUT={out}: accepts a file in a folder that exists")
     job, state = restore_lane(Path(run), lane)
-    arrays = policy_arrays(state.learner.params, state.moments, job.layout, job.hypers.ppo.obs_clip)
+    arrays = policy_arrays(state.deployed, state.moments, job.layout, job.hypers.ppo.obs_clip)
     draft = out.with_name(f".{out.name}")
     FORMATS[out.suffix](draft, arrays)
     draft.replace(out)

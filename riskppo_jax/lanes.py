@@ -122,15 +122,19 @@ def lane_of(tree: PyTree, index: int) -> PyTree:
 
 
 def run_episodes(job: Job, state: RunState, deterministic: bool, episodes: int, way: Way) -> list[Evaluation]:
-    """Every lane's policy in its own environment; all of them meet the worlds of the same fixed keys."""
+    """Every lane's policy in its own environment; all of them meet the worlds of the same fixed keys.
+
+    With mean actions the policy that is deployed, with sampled ones the one that was trained.
+    """
     noises = [lane.hypers.noise for lane in job.lanes]
     noise = None if noises[0] is None else jnp.asarray(noises, float)
     clip = jnp.asarray([lane.hypers.ppo.obs_clip for lane in job.lanes], float)
     limit = getattr(job.env, "limit", None) or 1000
     mesh = job.mesh if jax.process_count() == 1 else None  # evaluation is the business of process 0
     ghosts = -len(job.lanes) % mesh.size if mesh else 0
+    params = state.deployed if deterministic else state.learner.params
     totals, (quantities, visited) = _episodes(
-        *with_ghosts((state.learner.params, state.moments, noise, clip), ghosts),
+        *with_ghosts((params, state.moments, noise, clip), ghosts),
         env=job.env, networks=job.trainer.networks, episodes=episodes, deterministic=deterministic, limit=limit,
         way=way, mesh=mesh,
     )  # fmt: skip

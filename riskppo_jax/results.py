@@ -57,9 +57,13 @@ def finish(job: Job, folder: Path, state: RunState, progress: "Progress", clock:
 
 
 def run_episodes(job: Job, state: RunState, deterministic: bool, episodes: int | None = None) -> Evaluation:
-    """Episodes of a single run's policy in its own environment, from the fixed evaluation keys."""
+    """Episodes of a single run's policy in its own environment, from the fixed evaluation keys.
+
+    With mean actions the policy that is deployed, with sampled ones the one that was trained.
+    """
+    params = state.deployed if deterministic else state.learner.params
     return evaluate(
-        job.env, job.trainer.networks, state.learner.params, state.moments, episodes or job.settings.eval.episodes,
+        job.env, job.trainer.networks, params, state.moments, episodes or job.settings.eval.episodes,
         deterministic, job.hypers.noise, job.hypers.ppo.obs_clip,
     )  # fmt: skip
 

@@ -19,7 +19,7 @@ from riskppo_jax.envs.base import Env, State
 from riskppo_jax.envs.wrappers import staggered, with_noise
 from riskppo_jax.episodes import Episodes, episode_metrics, init_episodes, running_sums
 from riskppo_jax.errors import UserError
-from riskppo_jax.nets import Networks, make_networks
+from riskppo_jax.nets import Networks, Params, make_networks
 from riskppo_jax.normalize import (
     Moments,
     RewardScale,
@@ -78,6 +78,7 @@ class RunState:
 
     key: Key
     learner: Learner
+    averaged: PyTree  # the actor's weights, averaged over the tail of training; until then those of the learner
     moments: Moments  # of observations, fixed during a rollout and its epochs
     scale: RewardScale  # one factor for the whole priced reward
     dual: sgda.DualState
@@ -85,6 +86,11 @@ class RunState:
     episodes: Episodes
     env_steps: Array  # all of them counted
     bad_streak: Array  # iterations in a row in which something was not finite
+
+    @property
+    def deployed(self) -> Params:
+        """What is evaluated with mean actions, and exported: any single update may have just spoiled the learner's."""
+        return self.learner.params.replace(actor=self.averaged)
 
 
 class _Seen(NamedTuple):
@@ -153,9 +159,11 @@ def make_train(
             envs = with_noise(envs, hypers.noise)
         if layout.stagger and limit and "steps" in envs.info:
             envs = staggered(envs, limit)
+        learner = init_learner(key_net, networks)
         state = RunState(
             key=key,
-            learner=init_learner(key_net, networks),
+            learner=learner,
+            averaged=learner.params.actor,
             moments=init_moments((env.observation_size,)),
             scale=init_reward_scale(layout.num_envs),
             dual=_start(dual_sets(hypers), hypers),
@@ -239,9 +247,13 @@ def make_train(
             skipped, diverged = (count + jnp.sum(own) for count, own in zip((skipped, diverged), more, strict=True))
 
         bad = ~sound | (skipped > 0)
+        env_steps = before.env_steps + steps_per_iteration
+        begins = (1.0 - hypers.ppo.tail) * hypers.total_steps
+        newest = 1.0 / jnp.maximum(jnp.ceil((env_steps - begins) / steps_per_iteration), 1.0)
         after = state.replace(
             key=key,
-            env_steps=before.env_steps + steps_per_iteration,
+            averaged=_blend(state.averaged, state.learner.params.actor, newest),
+            env_steps=env_steps,
             bad_streak=jnp.where(bad, before.bad_streak + 1, 0),
         )
         # a run that diverged stands still, so that its neighbours in a sweep can go on
@@ -303,6 +315,11 @@ def _start(sets: sgda.Sets, hypers: Hypers) -> sgda.DualState:
 def _strong(x: Array) -> Array:
     """`x` without weak typing: the first state has the very types of all that follow, so one program serves."""
     return x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else jnp.asarray(x, x.dtype)
+
+
+def _blend(old: PyTree, new: PyTree, share: Array) -> PyTree:
+    """`(1 - share) old + share new`; exactly `new` at a share of one."""
+    return jax.tree.map(lambda a, b: jnp.where(share < 1.0, a + share * (b - a), b), old, new)
 
 
 def _all_finite(tree: PyTree) -> Array:

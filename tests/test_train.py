@@ -110,6 +110,22 @@ def test_vmapped_over_beta_and_seed_equals_single(trainer, three):
         assert_near(alone.learner.params, lane.learner.params, 1e-4)
 
 
+@pytest.mark.parametrize(("tail", "count"), [(0.0, 1), (0.5, 3), (1.0, 6)])
+def test_the_deployed_policy_is_the_mean_of_the_tail(trainer, start, step, tail, count):
+    hypers = trainer.hypers.replace(
+        ppo=trainer.hypers.ppo.replace(tail=tail), total_steps=float(6 * trainer.steps_per_iteration)
+    )
+    state, actors = start, []
+    for _ in range(6):
+        state, _ = step(state, hypers)
+        actors.append(state.learner.params.actor)
+        if len(actors) <= 6 - count:
+            assert_same(state.averaged, actors[-1])
+    mean = jax.tree.map(lambda *leaves: sum(leaves) / count, *actors[-count:])
+    assert_near(state.deployed.actor, mean, 1e-6)
+    assert_same(state.deployed.critic, state.learner.params.critic)
+
+
 def test_several_constraints_and_a_risk_averse_objective(env):
     problem = Problem(
         oce.entropic(0.5),
