@@ -281,8 +281,8 @@ def _comparisons(runs: Sequence["Run"]) -> Iterator[tuple[str, "Figure"]]:
             np.array([c["risk_value_ci"] for c, _, _ in rows]), np.array([e["reward_std"] for _, e, _ in rows]),
             f"risk of {name}",
         )  # fmt: skip
-        laws = {label: [lane.samples[name] for lane in lanes if name in lane.samples] for label, lanes in found.items()}
-        laws = {label: np.concatenate(own) for label, own in laws.items() if own}
+        held = {label: [lane.samples[name] for lane in lanes if name in lane.samples] for label, lanes in found.items()}
+        laws = {label: np.concatenate(own) for label, own in held.items() if own}
         if len(laws) > 1:
             yield f"distributions_{name}", distributions(laws, [c["threshold"] for c, _, _ in rows], name)
 
