@@ -168,11 +168,10 @@ def groups(runs: Sequence[Run]) -> dict[str, list[Lane]]:
             members.setdefault(key, []).append(lane)
             traits[key] = own
     names = list(dict.fromkeys(name for own in traits.values() for name in own))
-    tasks = {own["env"] for own in traits.values()}
-    # what only differs from task to task is said by the task
-    shared = [[own for own in traits.values() if own["env"] == task] for task in tasks]
-    varying = ["env"] if len(tasks) > 1 else []
-    varying += ["algo"] if len({own["algo"] for own in traits.values()}) > 1 else []
+    # what only differs from task to task, or from preset to preset, is said by the task or the preset
+    kinds = {(own["env"], own["algo"]) for own in traits.values()}
+    shared = [[own for own in traits.values() if (own["env"], own["algo"]) == kind] for kind in kinds]
+    varying = [name for i, name in enumerate(("env", "algo")) if len({kind[i] for kind in kinds}) > 1]
     varying += [name for name in names if any(len({json.dumps(own.get(name)) for own in some}) > 1 for some in shared)]
     labels = {key: describe_point({n: own.get(n) for n in varying}) or "all" for key, own in _short(traits, varying)}
     found: dict[str, list[Lane]] = {}
