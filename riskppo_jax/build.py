@@ -27,7 +27,7 @@ SHARDS = ("auto", LANES, ENVS, "none")
 MODES = ("auto", "vmap", "map")  # how the lanes of a sweep are run
 _BELOW = {
     "lam_step": 0.0, "lam_delay": 0.0, "t_step": 0.0, "lam_gain": 0.0, "lam_damping": 0.0, "slack_clip": 0.0,
-    "t_clip": 0.0,    "gain_clip": 0.0, "gain_warmup": 1.0, "radius": 0.0, "lam_growth": 1.0, "lam_patience": 1.0,
+    "t_clip": 0.0, "gain_clip": 0.0, "gain_warmup": 1.0, "radius": 0.0, "lam_growth": 1.0, "lam_patience": 1.0,
     "lam_max": 0.0, "lam_init": 0.0,
 }  # fmt: skip
 

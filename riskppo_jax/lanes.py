@@ -246,8 +246,9 @@ def _with_parameter(utility: Utility, key: str, value: Any) -> Utility:
     """The utility with another number in it, checked as if it had been made with it."""
     if not hasattr(utility, key):
         raise AttributeError(key)
-    return oce.from_config({**utility.config(), key: value}) if utility.name in oce.MEASURES else dataclasses.replace(
-        utility, **{key: value})  # fmt: skip
+    if utility.name not in oce.MEASURES:  # one of the user's own
+        return dataclasses.replace(utility, **{key: value})
+    return oce.from_config({**utility.config(), key: value})
 
 
 def state_bytes(job: Job) -> int:
