@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from riskppo_jax.cli import main as riskppo
-from riskppo_jax.plotting import write_figures
+from riskppo_jax.figures import write_figures
 from riskppo_jax.runs import read_log, read_run, read_runs
 
 HERE = Path(__file__).parent

@@ -17,8 +17,6 @@ from riskppo_jax.risk.utility import Utility
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from riskppo_jax.runs import Lane, Run
-
 BLUE, ORANGE, GREEN, PURPLE, YELLOW, SKY, BLACK = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000",
 )  # fmt: skip
@@ -200,27 +198,6 @@ def distributions(laws: Mapping[str, np.ndarray], thresholds: Sequence[float] = 
         return figure
 
 
-def write_figures(
-    runs: Sequence["Run"], folder: Path, formats: Sequence[str] = FORMATS, most: int | None = None
-) -> list[Path]:
-    """Every figure that these runs allow, each in every format; returns the files.
-
-    Panels are written for each lane (for the first `most` of them), under `lane<i>/` where there are several; the
-    frontier and learning curves where there is something to compare.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    lanes = [(run, lane) for run in runs for lane in run.lanes]
-    written = []
-    for i, (_, lane) in enumerate(lanes[:most]):
-        for name, figure in _lane_figures(lane):
-            target = folder if len(lanes) == 1 else folder / f"lane{i}"
-            written += save(figure, target / name, formats)
-    if len(lanes) > 1:
-        for name, figure in _comparisons(runs):
-            written += save(figure, folder / name, formats)
-    return written
-
-
 def save(figure: "Figure", stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Writes a figure as `stem.<format>`, whole or not at all."""
     stem.parent.mkdir(parents=True, exist_ok=True)
@@ -233,58 +210,6 @@ def save(figure: "Figure", stem: Path, formats: Sequence[str] = FORMATS) -> list
         draft.replace(path)
         written.append(path)
     return written
-
-
-def _lane_figures(lane: "Lane") -> Iterator[tuple[str, "Figure"]]:
-    steps, values, _ = lane.reward_curve()
-    found = lane.found.get("eval", {})
-    constraints = lane.found.get("constraints", [])
-    if not constraints:
-        reward = (found["reward_mean"], found["reward_std"]) if found else None
-        yield "overview", reward_curve(steps, values, reward)
-    for i, c in enumerate(constraints):
-        t, best, risk, lam = (lane.curve(f"constraint{i}/{name}") for name in ("t", "t_batch", "risk", "lam"))
-        final = {
-            "reward": found["reward_mean"], "reward_std": found["reward_std"], "risk": c["risk_value"],
-            "quantile": float(np.mean(c["quantile"])), "minus_t": 0.0 - float(np.mean(c["t"])),
-        }  # fmt: skip
-        samples = lane.samples.get(c["name"], np.zeros(0))
-        minus = lambda curve: (curve[0], -curve[1])  # noqa: E731
-        yield (
-            f"overview_{c['name']}",
-            overview((steps, values), minus(t), minus(best), risk, lam, samples, c["threshold"], final, c["name"]),
-        )
-
-
-def _comparisons(runs: Sequence["Run"]) -> Iterator[tuple[str, "Figure"]]:
-    from riskppo_jax.report.data import grid
-    from riskppo_jax.runs import groups
-
-    found = groups(runs)
-    for name, ylabel, read in (
-        ("learning_curves", "return", lambda lane: lane.reward_curve()[:2]),
-        ("cost_curves", "cost a step", lambda lane: lane.curve("train/cost")),
-    ):
-        curves = {label: grid([read(lane) for lane in lanes]) for label, lanes in found.items()}
-        curves = {label: curve for label, curve in curves.items() if len(curve[0])}
-        if any(curve[1].any() for curve in curves.values()):
-            yield name, learning_curves(curves, ylabel)
-    names = dict.fromkeys(c["name"] for lanes in found.values() for lane in lanes for c in lane.found["constraints"])
-    for name in names:
-        rows = [
-            (c, lane.found["eval"], label)
-            for label, lanes in found.items() for lane in lanes for c in lane.found["constraints"] if c["name"] == name
-        ]  # fmt: skip
-        risk, reward = [c["risk_value"] for c, _, _ in rows], [e["reward_mean"] for _, e, _ in rows]
-        yield f"frontier_{name}", frontier(
-            np.array(risk), np.array(reward), [label for _, _, label in rows], [c["threshold"] for c, _, _ in rows],
-            np.array([c["risk_value_ci"] for c, _, _ in rows]), np.array([e["reward_std"] for _, e, _ in rows]),
-            f"risk of {name}",
-        )  # fmt: skip
-        held = {label: [lane.samples[name] for lane in lanes if name in lane.samples] for label, lanes in found.items()}
-        laws = {label: np.concatenate(own) for label, own in held.items() if own}
-        if len(laws) > 1:
-            yield f"distributions_{name}", distributions(laws, [c["threshold"] for c, _, _ in rows], name)
 
 
 def _reward(axis, steps: np.ndarray, values: np.ndarray, final: tuple[float, float] | None) -> None:

@@ -123,7 +123,7 @@ def test_a_report_that_cannot_be_written_costs_no_results(tmp_path, monkeypatch,
     def refused(*args, **kwargs):
         raise PermissionError(13, "Permission denied", "figures")
 
-    monkeypatch.setattr("riskppo_jax.plotting.write_figures", refused)
+    monkeypatch.setattr("riskppo_jax.figures.write_figures", refused)
     words = [word for word in TINY if not word.startswith("report")]
     assert main(["train", *words, "total_steps=400", f"output={tmp_path / 'run'}"]) == 0
     assert "no report" in capsys.readouterr().err and (tmp_path / "run" / "summary.json").exists()

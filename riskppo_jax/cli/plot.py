@@ -13,7 +13,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from riskppo_jax.plotting import write_figures
+    from riskppo_jax.figures import write_figures
     from riskppo_jax.runs import read_runs
 
     formats = tuple(word for word in args.formats.split(",") if word)

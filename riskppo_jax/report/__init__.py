@@ -53,10 +53,10 @@ def write_run_report(folder: Path, summary: dict[str, Any], job: Any, state: Any
 
 
 def _run_report(folder: Path, summary: dict[str, Any], job: Any, state: Any) -> Path:
-    from riskppo_jax import plotting
+    from riskppo_jax.figures import write_figures
 
     run = read_run(folder, summary=summary)
-    plotting.write_figures([run], folder / "figures", formats=("png",), most=_PANELS)
+    write_figures([run], folder / "figures", formats=("png",), most=_PANELS)
     replay.write_replay(folder, {i: pick_lane(job, state, i) for i in range(min(len(run.lanes), _REPLAYS))})
     return _write([run], folder / "report.html")
 
