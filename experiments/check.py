@@ -98,6 +98,34 @@ def velocity(results: dict[str, Summary]) -> Iterator[tuple[str, str, bool, str]
         yield name, "episodes of full length (> 950)", min(length) > 950, " ".join(f"{x:.0f}" for x in length)
 
 
+def velocity_table(results: dict[str, Summary]) -> Iterator[str]:
+    """Every lane, and what its run could have returned instead of the average over the last stretch."""
+    yield from table(results)
+    lanes = [(name, lane, lane["iterates"]) for name, summary in results.items()
+             for lane in summary["lanes"] if lane.get("iterates")]  # fmt: skip
+    if not lanes:
+        return
+    yield ""
+    yield "The iterate returned, as return at risk / c, by the evaluation points on the way (two episodes each);"
+    yield "`best` is the highest return within 1% of the limit, chosen by the episodes it is reported with:"
+    yield ""
+    heads = ["run", "seed", "deployed", "last", "drawn uniformly", "of which feasible", "best", "best, steps"]
+    yield "| " + " | ".join(heads) + " |"
+    yield "|---" * len(heads) + "|"
+    for name, lane, found in lanes:
+        c = lane["constraints"][0]
+        row = [name, str(lane["seed"]), at(lane["eval"]["reward_mean"], c["risk_value"], c["threshold"])]
+        row += [at(found[which]["reward"], found[which]["risk"], c["threshold"]) for which in ("last", "uniform")]
+        row += [f"{found['uniform']['feasible']:.0%}"]
+        best = found["best"]
+        row += [at(best["reward"], best["risk"], c["threshold"]), f"{best['steps']:,}"] if best else ["none", "-"]
+        yield "| " + " | ".join(row) + " |"
+
+
+def at(reward: float, risk: float, threshold: float) -> str:
+    return f"{reward:.4g} at {risk / threshold:.3f}"
+
+
 def navigation_fixed(results: dict[str, Summary]) -> Iterator[tuple[str, str, bool, str]]:
     """The paper's table: no cost at all, and at least its reward, in every seed."""
     for name, summary in results.items():
@@ -226,6 +254,11 @@ def study(results: dict[str, Summary]) -> Iterator[tuple[str, str, bool, str]]:
         }
         words = f"{own:.3f}; " + " ".join(f"{rule} {value:.3f}" for rule, value in others.items())
         yield name, "misses less than every other rule", own <= min(others.values(), default=own), words
+    stood = {name.removeprefix("trap-"): [path["stood_still"] for path in found]
+             for name, found in paths.items() if name.startswith("trap-")}  # fmt: skip
+    if "pi" in stood:
+        words = " ".join(f"{rule} {sum(lanes)} of {len(lanes)}" for rule, lanes in stood.items())
+        yield "trap-pi", "no seed stands still, whatever the step", not any(stood["pi"]), words
 
 
 def study_table(results: dict[str, Summary]) -> Iterator[str]:
@@ -270,7 +303,12 @@ JUDGES = {
     "study": study,
     "transfer": transfer,
 }
-TABLES = {"study": study_table, **dict.fromkeys(("frontier", "per_step_or_return", "utilities"), tails_table)}
+TABLES = {
+    "study": study_table,
+    "velocity": velocity_table,
+    "velocity_v1": velocity_table,
+    **dict.fromkeys(("frontier", "per_step_or_return", "utilities"), tails_table),
+}
 
 
 def signed(values: list[float]) -> str:

@@ -4,7 +4,8 @@
 
 A part is a set of `riskppo train` commands, `PARTS` below; seeds of one setting are lanes of one program. Everything
 resumes: what is finished is skipped, what was interrupted goes on. Each command leaves `PART/NAME.json` (the run's
-`summary.json` with the command, and lambda's last fifth of training) and a picture; a part with several leaves
+`summary.json` with the command, lambda's last fifth of training and the iterates one could have returned) and a
+picture; a part with several leaves
 `PART/*.png` that compare them. `python experiments/check.py` then says which claims hold.
 """
 
@@ -135,6 +136,7 @@ def keep(run: Path, stem: Path, command: str) -> None:
             constraint["steps"] = tail(read.samples[constraint["name"]])
         if lane["constraints"]:
             lane["lam_last_fifth"] = last_fifth(np.asarray([point["constraint0/lam"] for point in own], float))
+            lane["iterates"] = iterates([point for point in own if "eval/risk0" in point], lane["constraints"][0])
         del lane["hypers"]  # in the run's config.yaml, and the same for all lanes but for `point`
     write_json(stem.with_suffix(".json"), {"command": command, **summary})
     figures = sorted((run / "figures").rglob("*overview*.png"))
@@ -173,6 +175,25 @@ def last_fifth(lam: np.ndarray) -> dict[str, float]:
     x = np.linspace(-0.5, 0.5, len(late))
     drift = float(np.polyfit(x, late, 1)[0])
     return {"mean": float(late.mean()), "drift": drift, "sd": float(np.std(late - drift * x))}
+
+
+def iterates(points: list[dict[str, Any]], constraint: dict[str, Any]) -> dict[str, Any]:
+    """What the evaluation points say of the policies a run could return: the last, one drawn uniformly, the best.
+
+    The theorem draws one uniformly; its numbers are means over all points. The best feasible is the one with the
+    highest reward within 1% of the limit, chosen by the very episodes that are then reported, which flatters it.
+    """
+    if not points:
+        return {}
+    found = [{"steps": p["train/env_steps"], "reward": p["eval/reward"], "risk": p["eval/risk0"]} for p in points]
+    within = [point for point in found if point["risk"] <= 1.01 * constraint["threshold"]]
+    drawn = {key: float(np.mean([point[key] for point in found])) for key in ("reward", "risk")}
+    return {
+        "points": len(found),
+        "last": found[-1],
+        "uniform": drawn | {"feasible": len(within) / len(found)},
+        "best": max(within, key=lambda point: point["reward"]) if within else None,
+    }
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -1,12 +1,14 @@
 """The rules that move lambda and t, side by side, with equal tuning for each.
 
-    python experiments/study.py [--runs runs/study]
+    python experiments/study.py [PART ...] [--runs runs/study]
 
-First every rule of `RULES` gets the same number of settings on the same two seeds of Hopper (`study/tune-RULE.json`).
-Its best setting (`miss`, from training alone) then runs on other seeds of Hopper and Walker2d
-(`study/ROBOT-RULE.json`); so does the paper's rule at the paper's own step sizes, which nobody tuned. Last, on
-Hopper with the default rule: a batch of its own for lambda and t, and fewer worlds for the same 2,048 steps.
-Everything resumes. `python experiments/check.py --write` makes a table of all lanes.
+Parts, in order: `tune` gives every rule of `RULES` the same number of settings on the same two seeds of Hopper
+(`study/tune-RULE.json`). Its best setting (`miss`, from training alone) then runs on other seeds of `hopper` and
+`walker2d` (`study/ROBOT-RULE.json`); so does the paper's rule at the paper's own step sizes, which nobody tuned.
+`batches`, on Hopper with the default rule: a batch of its own for lambda and t, and fewer worlds for the same 2,048
+steps. `trap`: how many of ten further seeds stand still on the way, for steps on lambda a factor of 30 apart.
+Everything resumes; a part without `tune` before it takes the settings from the files that are here.
+`python experiments/check.py --write` makes a table of all lanes.
 """
 
 import argparse
@@ -22,20 +24,22 @@ from riskppo_jax.runs import read_log
 from riskppo_jax.traps import find_traps
 
 STUDY = HERE / "study"
-ROBOTS = ("Hopper", "Walker2d")
+ROBOTS = {"hopper": "Hopper", "walker2d": "Walker2d"}
+PARTS = ("tune", *ROBOTS, "batches", "trap")
 TUNING = ["seed=100", "sweep.seed=2", "total_steps=400000"]
 REPORTED = ["seed=10", "sweep.seed=3", "total_steps=600000"]
+TRAPPED = ["seed=200", "sweep.seed=10", "total_steps=300000"]
 LEAN = ["eval.points=0", "eval.episodes=20", "report=false"]
 NEAR = 0.02  # of both targets: risk at c, -t at the quantile
 SMOOTH = 5  # log points whose mean counts as one
 
 STEPS = [0.03, 0.15, 0.9]  # in units of the threshold, spread over a factor of 30; the default is 0.15
 RAW = [0.001, 0.005, 0.03]  # the paper's rule takes raw steps
-RULES: dict[str, tuple[list[str], list[float]]] = {  # settings, and the values of dual.lam_step to try
-    "pi": (["dual.lam=pi"], STEPS),
-    "plain": (["dual.lam=plain"], STEPS),
-    "optimistic": (["dual.lam=optimistic"], STEPS),
-    "paper": (["algo=paper", "dual.t_step=0.01"], RAW),
+RULES: dict[str, list[str]] = {
+    "pi": ["dual.lam=pi"],
+    "plain": ["dual.lam=plain"],
+    "optimistic": ["dual.lam=optimistic"],
+    "paper": ["algo=paper", "dual.t_step=0.01"],
 }
 OWN = ["algo=paper"]  # the paper's own: 5e-5 for both
 BATCHES = {  # of the default rule, whose own are 16 worlds of 128 steps that serve both updates
@@ -44,20 +48,43 @@ BATCHES = {  # of the default rule, whose own are 16 worlds of 128 steps that se
 }
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all of them by default")
     parser.add_argument("--runs", type=Path, default=Path("runs/study"), help="where to train (default: %(default)s)")
-    runs = parser.parse_args().runs
-    chosen: dict[str, list[str]] = {}
-    for rule, (words, values) in RULES.items():
-        swept = f"sweep.dual.lam_step=[{','.join(map(str, values))}]"
-        found = run(runs, f"tune-{rule}", [*words, *TUNING, swept], "Hopper")
-        chosen[rule] = [*words, f"dual.lam_step={best(found)}"]
-    for robot in ROBOTS:
-        for rule, words in [*chosen.items(), ("own", OWN)]:
-            run(runs, f"{robot.lower()}-{rule}", [*words, *REPORTED], robot)
-    for name, words in BATCHES.items():
-        run(runs, f"batches-{name}", [*chosen["pi"], *words, *REPORTED], "Hopper")
+    args = parser.parse_args()
+    for part in args.parts:
+        if part not in PARTS:
+            parser.error(f"{part} is not known; accepts {', '.join(PARTS)}")
+    wanted = args.parts or PARTS
+    if "tune" in wanted:
+        for rule, words in RULES.items():
+            run(args.runs, f"tune-{rule}", [*words, *TUNING, swept(rule)], "Hopper")
+    for part, robot in ROBOTS.items():
+        if part in wanted:
+            for rule in RULES:
+                run(args.runs, f"{part}-{rule}", [*tuned(rule), *REPORTED], robot)
+            run(args.runs, f"{part}-own", [*OWN, *REPORTED], robot)
+    if "batches" in wanted:
+        for name, words in BATCHES.items():
+            run(args.runs, f"batches-{name}", [*tuned("pi"), *words, *REPORTED], "Hopper")
+    if "trap" in wanted:
+        for rule in ("pi", "paper"):
+            run(args.runs, f"trap-{rule}", [*RULES[rule], *TRAPPED, swept(rule)], "Hopper")
+    return 0
+
+
+def swept(rule: str) -> str:
+    """All steps on lambda that are tried with this rule, as lanes."""
+    return f"sweep.dual.lam_step=[{','.join(map(str, RAW if rule == 'paper' else STEPS))}]"
+
+
+def tuned(rule: str) -> list[str]:
+    """The rule with the step that its tuning found best."""
+    file = STUDY / f"tune-{rule}.json"
+    if not file.exists():
+        raise SystemExit(f"{file} is missing; `python experiments/study.py tune` makes it")
+    return [*RULES[rule], f"dual.lam_step={best(json.loads(file.read_text()))}"]
 
 
 def run(runs: Path, name: str, words: list[str], robot: str) -> dict[str, Any]:
@@ -118,4 +145,4 @@ def smooth(x: np.ndarray) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())
