@@ -54,13 +54,16 @@ def export(run: str | Path, out: str | Path, lane: int = 0) -> Path:
     out = Path(out)
     if out.suffix not in FORMATS:
         raise UserError(f"OUT={out}: accepts a file name that ends in {', '.join(FORMATS)}")
-    if not out.absolute().parent.is_dir():
+    if out.is_dir() or not out.absolute().parent.is_dir():
         raise UserError(f"OUT={out}: accepts a file in a folder that exists")
     job, state = restore_lane(Path(run), lane)
     arrays = policy_arrays(state.deployed, state.moments, job.layout, job.hypers.ppo.obs_clip)
     draft = out.with_name(f".{out.name}")
-    FORMATS[out.suffix](draft, arrays)
-    draft.replace(out)
+    try:
+        FORMATS[out.suffix](draft, arrays)
+        draft.replace(out)
+    finally:
+        draft.unlink(missing_ok=True)
     return out
 
 

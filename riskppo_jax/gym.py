@@ -77,8 +77,12 @@ class Env(gymnasium.Env):
         return np.array(out["obs"]), float(out["reward"]), *flags, info
 
 
-class SafetyEnv(gymnasium.Wrapper):
+class SafetyEnv(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
     """An `Env` whose step also returns the cost, third of six values."""
+
+    def __init__(self, env: gymnasium.Env):
+        gymnasium.utils.RecordConstructorArgs.__init__(self)
+        super().__init__(env)
 
     def step(self, action):
         obs, reward, terminated, truncated, info = self.env.step(action)
@@ -218,7 +222,8 @@ def _spaces(env) -> tuple[Space, Space]:
     if env.num_actions is not None:
         return obs, Discrete(env.num_actions)
     low, high = getattr(env, "action_range", (-1.0, 1.0))
-    return obs, Box(np.float32(low), np.float32(high), (env.action_size,), np.float32)
+    low, high = (np.broadcast_to(np.float32(bound), env.action_size) for bound in (low, high))
+    return obs, Box(low, high, dtype=np.float32)
 
 
 def _single(seed: Any) -> bool:

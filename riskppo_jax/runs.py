@@ -162,7 +162,7 @@ def groups(runs: Sequence[Run]) -> dict[str, list[Lane]]:
     traits: dict[str, dict[str, Any]] = {}
     for run in runs:
         for lane in run.lanes:
-            own = {"env": run.env, "algo": run.algo, **_flat(lane.found.get("hypers", {})), **_flat(lane.point)}
+            own = {"env": run.env, "algo": run.algo, **flat(lane.found.get("hypers", {})), **flat(lane.point)}
             own.pop(SEED, None)
             key = json.dumps(own, sort_keys=True, default=str)
             members.setdefault(key, []).append(lane)
@@ -233,10 +233,11 @@ def _names(folders: Sequence[Path]) -> list[str]:
     return ["/".join(part[shared:]) for part in parts]
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings under dotted names."""
     found: dict[str, Any] = {}
     for name, value in values.items():
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
     return found
 
 

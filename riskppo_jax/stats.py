@@ -7,11 +7,14 @@ bootstrap), because runs of different tasks are not each other's replicates.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from riskppo_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from riskppo_jax.runs import Lane, Run
 
 Statistic = Callable[..., np.ndarray | float]
 
@@ -87,6 +90,10 @@ def normalize(scores: np.ndarray, low: Mapping[str, float] | float, high: Mappin
         bottom, top = reference(low), reference(high)
     except KeyError as error:
         raise UserError(f"normalize: no reference for {error.args[0]}; accepts one for every task") from None
+    if np.size(bottom) not in (1, _scores(scores).shape[1]) or np.size(top) not in (1, _scores(scores).shape[1]):
+        raise UserError(f"normalize: tasks has {len(tasks)} names; accepts one for every column of the scores")
+    if np.any(np.asarray(bottom) == top):
+        raise UserError("normalize: low and high are equal; accepts two different numbers for every task")
     return (_scores(scores) - bottom) / (top - bottom)
 
 
@@ -106,13 +113,14 @@ def score_table(paths: Iterable[str | Path], quantity: str = "reward_mean") -> t
     runs = [run for run in read_runs(paths) if run.summary]
     tasks = list(dict.fromkeys(run.env for run in runs))
     found: dict[str, dict[str, dict[int, float]]] = {}
-    for run in runs:
-        for lane in run.lanes:
-            evaluated = lane.found.get("eval", {})
-            if quantity not in evaluated:
-                raise UserError(f"{quantity}: not in the evaluation of {run.folder}; accepts {', '.join(evaluated)}")
-            column = found.setdefault(_method(run.algo, lane.point), {}).setdefault(run.env, {})
-            column[lane.found["seed"]] = evaluated[quantity]
+    for run, lane, method in _methods(runs):
+        evaluated, seed = lane.found.get("eval", {}), lane.found["seed"]
+        if quantity not in evaluated:
+            raise UserError(f"{quantity}: not in the evaluation of {run.folder}; accepts {', '.join(evaluated)}")
+        column = found.setdefault(method, {}).setdefault(run.env, {})
+        if seed in column:
+            raise UserError(f"{run.folder}: has seed {seed} of {method} on {run.env} again; accepts each once")
+        column[seed] = evaluated[quantity]
     table = {}
     for method, columns in found.items():
         counts = {task: len(columns.get(task, {})) for task in tasks}
@@ -127,14 +135,33 @@ def write_scores(path: str | Path, table: Mapping[str, np.ndarray], tasks: Seque
     """An `.npz` with an array `[run, task]` for each method and `tasks`: `dict(np.load(path))` without `tasks` is
     what rliable's functions take."""
     path = Path(path)
-    if path.suffix != ".npz":
-        raise UserError(f"{path}: accepts a name that ends in .npz")
+    if path.suffix != ".npz" or not path.absolute().parent.is_dir():
+        raise UserError(f"{path}: accepts a name that ends in .npz, in a folder that exists")
     np.savez(path, tasks=np.array(tasks), **{name: _scores(scores) for name, scores in table.items()})
     return path
 
 
-def _method(algo: str, point: Mapping[str, Any]) -> str:
-    return " ".join([algo, *(f"{name}={value}" for name, value in point.items() if name != "seed")])
+def _methods(runs: Sequence["Run"]) -> list[tuple["Run", "Lane", str]]:
+    """Every lane with what it is a run of: its preset, what was swept, and in what else it differs.
+
+    Lanes of one task with the same name but other numbers (runs of their own, one for each beta) get the differing
+    numbers into their names.
+    """
+    from riskppo_jax.runs import SEED, flat
+
+    alike: dict[tuple[str, str], list[tuple[Run, Lane]]] = {}
+    for run in runs:
+        for lane in run.lanes:
+            name = " ".join([run.algo, *(f"{key}={value}" for key, value in lane.point.items() if key != SEED)])
+            alike.setdefault((run.env, name), []).append((run, lane))
+    found = []
+    for (_, name), lanes in alike.items():
+        numbers = [flat(lane.found.get("hypers", {})) for _, lane in lanes]
+        keys = dict.fromkeys(key for own in numbers for key in own if key != SEED)
+        differing = [key for key in keys if len({str(own.get(key)) for own in numbers}) > 1]
+        for (run, lane), own in zip(lanes, numbers, strict=True):
+            found.append((run, lane, " ".join([name, *(f"{key}={own.get(key)}" for key in differing)])))
+    return found
 
 
 def _resampled(table: np.ndarray, draw: np.random.Generator) -> np.ndarray:

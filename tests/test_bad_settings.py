@@ -68,6 +68,7 @@ CASES = [
     (["total_steps=-5"], ["total_steps=-5", "accepts"]),
     (["total_steps=100"], ["total_steps=100", "at least", "2048"]),
     (["seed=-1"], ["seed=-1", "from 0"]),
+    (["env=SafetyPointGoal1-v0", "env.reset=fixed", f"env.layout_seed={10**19}"], ["layout_seed", "2^32"]),
     (["layout.num_envs=0"], ["layout.num_envs=0", "1 or larger"]),
     (["layout.horizon=-1"], ["layout.horizon=-1", "1 or larger"]),
     (["layout.num_minibatches=7"], ["layout.num_minibatches=7", "divisor", "such as 8"]),

@@ -73,10 +73,11 @@ def test_from_a_run(tmp_path, capsys):
         assert main(["export", str(run), str(tmp_path / name)]) == 0
         assert (tmp_path / name).stat().st_size > 100
     capsys.readouterr()
-    for name in ("policy.txt", "nowhere/policy.npz"):
+    (tmp_path / "folder.npz").mkdir()
+    for name in ("policy.txt", "nowhere/policy.npz", "folder.npz"):
         assert main(["export", str(run), str(tmp_path / name)]) == 2
     assert ".npz, .onnx, .stablehlo" in capsys.readouterr().err
-    assert not list(tmp_path.glob(".policy*"))
+    assert not list(tmp_path.glob(".*.npz"))
 
 
 def test_evaluate_elsewhere(tmp_path, capsys):

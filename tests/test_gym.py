@@ -165,6 +165,15 @@ def test_auto_reset_can_be_left_to_the_caller():
 def test_gymnasium_can_make_it_again_from_its_spec(hoppers):
     again = gymnasium.make_vec(hoppers.spec, num_envs=2, vectorization_mode="vector_entry_point")
     assert isinstance(again.unwrapped, rp.gym.VecEnv) and again.num_envs == 2
+    again = gymnasium.make(rp.gym.make(HOPPER, time_limit=7).spec, disable_env_checker=True)
+    again.reset(seed=0)
+    assert len(again.step(again.action_space.sample())) == 6
+
+
+def test_each_motor_has_its_own_range():
+    space = rp.gym.make("SafetyRacecarGoal1-v0").action_space
+    np.testing.assert_allclose(space.high, [20.0, 0.785], rtol=1e-6)
+    np.testing.assert_allclose(space.low, -space.high)
 
 
 @pytest.mark.parametrize("num_envs", [0, -1, 2.5, True])

@@ -82,6 +82,7 @@ def test_flipped_flags_fail(tmp_path, capsys):
     ({"one_base": None}, "has no one_base"),
     ({"one_qpos0": np.zeros((3, 4))}, "one_qpos0 does not have one row"),
     ({"obj_names": np.array(["circle"])}, "one_obj_pos0 has shape"),
+    ({"one_time0": -np.ones(len(original("one_time0")))}, "one_time0 has entries below 0"),
 ])  # fmt: skip
 def test_malformed_records_are_named(tmp_path, capsys, arrays, complaint):
     assert main(["parity", str(changed(tmp_path, **arrays)), "--engine", "native"]) == 2

@@ -85,6 +85,10 @@ def test_normalize():
     np.testing.assert_allclose(found[0], [0.25, 0.0])
     with pytest.raises(UserError, match="no reference for b"):
         stats.normalize(A, {"a": 0.0}, 1.0, ["a", "b"])
+    with pytest.raises(UserError, match="tasks has 0 names"):
+        stats.normalize(A, {"a": 0.0}, 1.0)
+    with pytest.raises(UserError, match="two different numbers"):
+        stats.normalize(A, 1.0, 1.0)
 
 
 def test_scores_of_a_folder(tmp_path):
@@ -98,6 +102,19 @@ def test_scores_of_a_folder(tmp_path):
     path = stats.write_scores(tmp_path / "scores.npz", table, tasks)
     with np.load(path) as arrays:
         assert arrays["tasks"].tolist() == tasks and arrays["riskppo risk.beta=0.3"].shape == (3, 2)
+
+
+def test_runs_of_other_settings_are_other_methods(tmp_path):
+    """Also where the setting was not swept but given to runs of their own; and no seed counts twice."""
+    for beta in (0.1, 1.0):
+        fake_run(tmp_path / f"beta{beta}", betas=(beta,), seeds=1)
+    table, _ = stats.score_table([tmp_path])
+    assert {name: scores.tolist() for name, scores in table.items()} == {
+        "riskppo risk.velocity.beta=0.1": [[930.0]], "riskppo risk.velocity.beta=1.0": [[1200.0]],
+    }  # fmt: skip
+    fake_run(tmp_path / "again", betas=(1.0,), seeds=1)
+    with pytest.raises(UserError, match="again; accepts each once"):
+        stats.score_table([tmp_path])
 
 
 def test_scores_of_unequal_folders(tmp_path):

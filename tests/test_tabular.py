@@ -113,7 +113,11 @@ WRONG = {
     "thresholds_per_step": lambda d: d.update(thresholds_per_step=[]),
     "solution.P_star": lambda d: d["solution"].pop("P_star"),
     "solution.t_star": lambda d: d["solution"].update(t_star=[0.0]),
+    "solution.t_star ": lambda d: d["solution"].update(t_star=["0", "1"]),
+    "solution.t_star_interval": lambda d: d["solution"].update(t_star_interval=[[0.0, 1.0]]),
+    "solution.lambda_interval": lambda d: d["solution"].update(lambda_interval=[0.1]),
     "comparisons.unconstrained_risk_neutral.objective": lambda d: d["comparisons"].clear(),
+    "comparisons.unconstrained_risk_neutral.objective ": lambda d: d.update(comparisons=None),
 }
 
 
@@ -125,7 +129,21 @@ def test_a_malformed_file_is_named_with_its_field(field, tmp_path):
     path.write_text(json.dumps(data))
     with pytest.raises(UserError) as error:
         tabular.load(path)
-    assert "broken.json" in str(error.value) and f"`{field}`" in str(error.value) and "accepts" in str(error.value)
+    said = str(error.value)
+    assert "broken.json" in said and f"`{field.strip()}`" in said and "accepts" in said
+
+
+def test_scales_where_the_constraints_cost_nothing(tmp_path):
+    """Errors are then measured by the ranges, not by a rounding in the last place of the file."""
+    data = json.loads((FIXTURES / "safe_risky_chain.json").read_text())
+    free = data["comparisons"]["unconstrained_risk_neutral"]
+    free["objective"] = data["solution"]["P_star"] + 1e-12
+    free["constraint_slack"] = [0.2]
+    path = tmp_path / "slack.json"
+    path.write_text(json.dumps(data))
+    found = tabular.load(path).solution
+    ranges = np.ptp(np.array(data["transitions"]["rewards"], float), axis=1)
+    assert found.objective_scale == pytest.approx(ranges[0]) and found.violation_scale == pytest.approx((ranges[1],))
 
 
 @pytest.mark.parametrize("text", ["{", "[1, 2]", "\x00\xff"])

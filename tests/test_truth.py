@@ -95,6 +95,7 @@ def test_every_variant_runs(name):
         (["truth", str(FIXTURES), "--solver", "magic"], "exact, ppo"),
         (["truth", str(FIXTURES), "--iterations", "0"], "--iterations 0"),
         (["truth", str(FIXTURES), "--iterations", "many"], "--iterations"),
+        (["truth", str(FIXTURES), "--seed", "-1"], "--seed -1"),
         (["trueth"], "invalid choice"),
     ],
 )

@@ -55,6 +55,16 @@ def test_forms_of_speed(form, sign):
     assert float(state.cost) == 0.0  # running backwards is free
 
 
+@pytest.mark.parametrize("robot", ["HalfCheetah", "Hopper", "Walker2d"])
+def test_rising_is_not_moving_sideways(robot):
+    env = Velocity(robot, "native", speed="planar")
+    model = env.engine.model
+    start = jnp.asarray(model.qpos0).at[1].add(1.0)
+    state = env.step(env.place(jax.random.key(0), start, jnp.zeros(model.nv).at[1].set(3.0)), jnp.zeros(model.nu))
+    assert float(state.info["y_velocity"]) == 0.0
+    np.testing.assert_allclose(state.constraints["velocity"], abs(state.info["x_velocity"]), rtol=1e-6)
+
+
 def test_hopper_terminates_when_it_leans():
     env = Velocity("Hopper", "native")
     lean = lambda angle: env.step(  # noqa: E731

@@ -55,8 +55,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measures, prints a table, and returns 1 where a target was missed."""
-    if args.json and not args.json.absolute().parent.is_dir():
-        raise UserError(f"--json {args.json}: the folder does not exist; json accepts a file to write")
+    if args.json and (args.json.is_dir() or not args.json.absolute().parent.is_dir()):
+        raise UserError(f"--json {args.json}: accepts a file in a folder that exists")
     args.subject = args.subject or "engines"
     lines, settings, text = {"engines": _engines, "train": _train, "sweep": _sweep}[args.subject](args)
     _print(lines, text)

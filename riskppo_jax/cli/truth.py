@@ -38,6 +38,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.iterations is not None and args.iterations < 1:
         raise UserError(f"--iterations {args.iterations}: accepts a positive integer")
+    if not 0 <= args.seed < 2**63:
+        raise UserError(f"--seed {args.seed}: accepts a whole number, 0 or larger")
     solver = {"exact": _exact, "ppo": _ppo}.get(args.solver)
     if solver is None:
         raise UserError(f"--solver {args.solver}: accepts exact, ppo")

@@ -26,10 +26,10 @@ def cache_folder() -> Path | None:
     wish = os.environ.get("RISKPPO_CACHE", "")
     if wish.lower() in ("off", "0", "no", "false"):
         return None
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(wish) if wish else Path(home) / "riskppo_jax"
     try:
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(wish) if wish else Path(home) / "riskppo_jax"
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
+    except (OSError, RuntimeError):  # the latter: nobody's home
         return None
     return folder

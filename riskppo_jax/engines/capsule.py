@@ -7,6 +7,7 @@ denominator and misses the closest points by as much. While a program is traced 
 uses the functions here. The table they go into is private to MJX; `mujoco-mjx` is pinned for that reason.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,19 +16,27 @@ import jax.numpy as jnp
 from mujoco.mjx._src import collision_driver
 from mujoco.mjx._src.types import GeomType
 
+_door, _tracing, _theirs = threading.Lock(), 0, {}  # how many are tracing, and MJX's own functions meanwhile
 _SMALL = 1e-6  # sine of an angle below which two directions count as parallel
 
 
 @contextmanager
 def exact_capsules() -> Iterator[None]:
-    """Puts our capsule functions in place of MJX's while tracing."""
+    """Puts our capsule functions in place of MJX's while tracing, in however many threads at once."""
+    global _tracing
     table = collision_driver._COLLISION_FUNC
-    before = {pair: table[pair] for pair in _OURS}
-    table.update(_OURS)
+    with _door:
+        if not _tracing:
+            _theirs.update((pair, table[pair]) for pair in _OURS)
+            table.update(_OURS)
+        _tracing += 1
     try:
         yield
     finally:
-        table.update(before)
+        with _door:
+            _tracing -= 1
+            if not _tracing:
+                table.update(_theirs)
 
 
 def plane_capsule(model, data, key, geoms):

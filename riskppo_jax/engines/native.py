@@ -23,6 +23,7 @@ from riskppo_jax.cores import cores
 from riskppo_jax.engines.base import Sim, Track
 from riskppo_jax.engines.hostcall import host_call
 from riskppo_jax.engines.models import quiet
+from riskppo_jax.errors import UserError
 from riskppo_jax.types import Array
 
 _CARRIED = ("time", "qpos", "qvel", "act", "history", "qacc_warmstart", "mocap_pos", "mocap_quat")
@@ -290,5 +291,10 @@ def _columns(model: mujoco.MjModel, batch: Batch) -> list[tuple[int, int]]:
 
 def _threads() -> int:
     """Threads of one batch call: `RISKPPO_THREADS`, or this device's share of the cores this process may use."""
+    wish = os.environ.get("RISKPPO_THREADS", "")
+    if wish:
+        if not wish.isdecimal() or int(wish) < 1:
+            raise UserError(f"RISKPPO_THREADS={wish}: accepts a positive whole number")
+        return int(wish)
     sharing = jax.local_device_count() if jax.default_backend() == "cpu" else 1
-    return int(os.environ.get("RISKPPO_THREADS") or max(1, cores() // sharing))
+    return max(1, cores() // sharing)

@@ -78,7 +78,7 @@ def navigation(limit: int, kinds: tuple[str, ...]) -> dict[str, Option]:
         "noise": VELOCITY["noise"],
         "clip_actions": flag(True),
         "reset": choice("random", "fixed"),
-        "layout_seed": Option(0, "a whole number >= 0", _whole),
+        "layout_seed": Option(0, "a whole number from 0 to 2^32 - 1", lambda seed: _whole(seed) and seed < 2**32),
         "thresholds": choice("v1", "paper"),
         "auto_reset": flag(True),
     }

@@ -43,6 +43,7 @@ class Task:
     paper_threshold: float | None = None  # limits in the captions of the paper's figures
     speed: str = "signed"  # the speed the benchmark charges for
     point: tuple[str, str | int] = ("qpos", 0)  # whose displacement is the velocity
+    upright: bool = False  # whether it moves in the plane of x and z, never to the side
     fields: tuple[str, ...] = ("qpos", "qvel")
     solver: Mapping[str, Any] = field(default_factory=dict)  # MJX's; the default suits all, see engines/mjx.py
 
@@ -88,12 +89,12 @@ TASKS = {
     "HalfCheetah": Task(
         xml="half_cheetah.xml", frame_skip=5, reset_scale=0.1, reset_gauss=True, ctrl_weight=0.1,
         survival=0.0, threshold=3.2096, paper_threshold=1.450, max_speed=20.0, observe=_posture(1),
-        margin=_none,
+        margin=_none, upright=True,
     ),
     "Hopper": Task(
         xml="hopper.xml", frame_skip=4, reset_scale=0.005, reset_gauss=False, ctrl_weight=0.001, survival=1.0,
         threshold=0.7402, paper_threshold=0.373, max_speed=10.0, observe=_posture(1, 10.0),
-        margin=_hopper_margin,
+        margin=_hopper_margin, upright=True,
     ),
     "Swimmer": Task(
         xml="swimmer.xml", frame_skip=4, reset_scale=0.1, reset_gauss=False, ctrl_weight=0.0001, survival=0.0,
@@ -102,7 +103,7 @@ TASKS = {
     "Walker2d": Task(
         xml="walker2d.xml", frame_skip=4, reset_scale=0.005, reset_gauss=False, ctrl_weight=0.001,
         survival=1.0, threshold=2.3415, paper_threshold=1.171, max_speed=10.0, observe=_posture(1, 10.0),
-        margin=_walker_margin,
+        margin=_walker_margin, upright=True,
     ),
     "Ant": Task(
         xml="ant.xml", frame_skip=5, reset_scale=0.1, reset_gauss=True, ctrl_weight=0.5, survival=1.0,
@@ -205,6 +206,8 @@ class Velocity:
         task = self.task
         sim = self.engine.step(Sim(carry=state.sim, derived={}), action)
         velocity = sim.derived["moved"] / self.dt
+        if task.upright:
+            velocity = velocity.at[1].set(0.0)
         speed = {form: _speed(form, velocity) for form in (task.speed, self._speed)}
         reward = task.forward_weight * velocity[0] + task.survival - task.ctrl_weight * jnp.sum(action**2)
         obs = task.observe(sim.derived)

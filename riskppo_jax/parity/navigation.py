@@ -21,6 +21,7 @@ from riskppo_jax.envs.navigation.env import Navigation
 from riskppo_jax.envs.navigation.served import choose, parse
 from riskppo_jax.envs.navigation.tables import TIMER
 from riskppo_jax.envs.navigation.world import SUBSTEPS, build, robot_width
+from riskppo_jax.errors import UserError
 from riskppo_jax.parity.record import Record, Result, check_shapes, errors, precision, read_record, tolerance
 
 _NEEDED = ("qpos0", "qvel0", "obs0", "act", "obs", "rew", "cost", "term", "goal_met", "base", "time0", "obj_pos0",
@@ -62,6 +63,12 @@ def _check(path: Path, record: Record, env: Navigation, needed) -> None:
     wide = {"qpos0": (model.nq,), "qvel0": (model.nv,), "act": (model.nu,), "obs": seen, "obs0": seen, "base": (4,),
             "obj_pos0": spots, "obj_pos": spots}  # fmt: skip
     check_shapes(path, record, wide, needed)
+    known = {str(name) for name in record["obj_names"]}
+    missing = [name for kind in env.task.kinds if kind.role != "driven" for name in kind.names if name not in known]
+    if missing:
+        raise UserError(f"{path}: obj_names has no {', '.join(missing)}")
+    if np.any(record["time0"] < 0):
+        raise UserError(f"{path}: one_time0 has entries below 0")
 
 
 def _starts(env: Navigation, record: Record) -> dict[str, np.ndarray]:

@@ -17,23 +17,25 @@ _CHAOTIC_SHARE = 0.5  # of its samples that must be within tolerance on mjx: rig
 
 def replay(path: Path, engine: str) -> Result:
     """Steps every sample of a record once on `engine` and compares."""
-    from riskppo_jax.envs.velocity import Velocity
+    from riskppo_jax.envs.velocity import TASKS, Velocity
 
-    record = read_record(path, (*_NEEDED, *_DEVIATIONS))
+    robot = path.stem.removeprefix("Safety").removesuffix("Velocity-v1")
+    needed = (*_NEEDED, *_DEVIATIONS, *(("y_velocity",) if TASKS[robot].speed == "planar" else ()))
+    record = read_record(path, needed)
     engine = resolve(engine)
     with precision(engine):
-        env = Velocity(path.stem.removeprefix("Safety").removesuffix("Velocity-v1"), engine)
-        _check(path, record, env)
+        env = Velocity(robot, engine)
+        _check(path, record, env, needed)
         start, after = _step_all(env, record)
         margin = jax.vmap(env.task.margin)(record["qpos"], record["qvel"])
     return _compare(path.stem, engine, env.task, record, start, after, np.asarray(margin))
 
 
-def _check(path: Path, record: Record, env) -> None:
+def _check(path: Path, record: Record, env, needed) -> None:
     model = env.engine.model
     wide = {"qpos": (model.nq,), "qvel": (model.nv,), "qpos0": (model.nq,), "qvel0": (model.nv,), "act": (model.nu,),
             "obs": (env.observation_size,), "obs0": (env.observation_size,)}  # fmt: skip
-    check_shapes(path, record, wide, (*_NEEDED, *_DEVIATIONS))
+    check_shapes(path, record, wide, needed)
 
 
 def _step_all(env, record: Record):

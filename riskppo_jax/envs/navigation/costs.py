@@ -44,17 +44,17 @@ def total(entries: dict[str, Array], like: Array) -> Array:
 
 
 def quantities(task: Task, view: View) -> dict[str, Array]:
-    """Continuous quantities by name, to be kept small."""
+    """Continuous quantities by name, to be kept small; within `ranges` however far a robot strays."""
     found = {}
     hazards, vases = task.kind("hazards"), task.kind("vases")
     if hazards:
         inside = hazards.shape.size[0] - jnp.min(view.distance("hazards"))
         found["hazard_depth"] = jnp.maximum(inside, 0.0)
-        found["hazard_nearness"] = inside
+        found["hazard_nearness"] = jnp.maximum(inside, -_FAR)
     if vases:
         found["vase_speed"] = jnp.max(view.speeds["vases"])
     if task.boundary:
-        found["boundary_excess"] = circle.beyond(view, task.boundary)
+        found["boundary_excess"] = jnp.minimum(circle.beyond(view, task.boundary), _FAR)
     return found
 
 

@@ -101,7 +101,7 @@ class Navigation:
         self.action_size = self.model.nu
         bounds = self.model.actuator_ctrlrange
         self._low, self._high = bounds[:, 0].copy(), bounds[:, 1].copy()
-        self.action_range = (float(self._low.min()), float(self._high.max()))
+        self.action_range = (self._low, self._high)
         lidars = [kind.name for kind in self.task.kinds]
         sensors = sum(sensor.width for sensor in self.robot.sensors)
         self.observation_size = sensors + LIDAR_BINS * len(lidars)

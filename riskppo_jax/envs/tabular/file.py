@@ -12,6 +12,8 @@ import numpy as np
 from riskppo_jax.envs.tabular.mdp import TabularMDP
 from riskppo_jax.errors import UserError
 
+_NOTHING = 1e-6  # differences up to this are rounding
+
 # file's kind of utility -> (ours, {file's parameter: ours})
 _UTILITIES = {
     "risk_neutral": ("mean", {}),
@@ -97,7 +99,7 @@ class _Reader:
             self.fail("utilities", f"as many entries as transitions.rewards has rows ({len(utilities)})")
         thresholds = tuple(self.numbers("thresholds_per_step", (len(utilities) - 1,)).tolist())
         solution = self.solution(utilities) if "solution" in self.data else None
-        return Instance(self.data.get("name", self.path.stem), mdp, utilities, thresholds, solution)
+        return Instance(str(self.data.get("name", self.path.stem)), mdp, utilities, thresholds, solution)
 
     def mdp(self) -> TabularMDP:
         states = int(self.numbers("n_states", (), int))
@@ -151,25 +153,60 @@ class _Reader:
         best = float(self.numbers("solution.P_star", ()))
         count = len(utilities) - 1
         t_star = self.get("solution.t_star")
-        interval = self.data["solution"].get("t_star_interval") or [None] * (count + 1)
-        if not isinstance(t_star, list) or len(t_star) != count + 1:
-            self.fail("solution.t_star", f"a list of {count + 1} entries, null where t does not matter")
-        t_interval = tuple(None if t is None else tuple(interval[i] or (t, t)) for i, t in enumerate(t_star))
-        averse = utilities[0]["name"] != "mean" and "unconstrained_risk_averse" in self.data.get("comparisons", {})
+        if (
+            not isinstance(t_star, list)
+            or len(t_star) != count + 1
+            or not all(t is None or _is_number(t) for t in t_star)
+        ):
+            self.fail("solution.t_star", f"a list of {count + 1} numbers, null where t does not matter")
+        intervals = self.intervals("t_star_interval", t_star)
+        t_interval = tuple(None if t is None else own for t, own in zip(t_star, intervals, strict=True))
+        comparisons = self.get("comparisons")
+        averse = utilities[0]["name"] != "mean" and "unconstrained_risk_averse" in (comparisons or {})
         free = f"comparisons.unconstrained_risk_{'averse' if averse else 'neutral'}"
         objective = float(self.numbers(f"{free}.objective", ()))
         slack = self.numbers(f"{free}.constraint_slack", (count,))
         lam = tuple(self.numbers("solution.lambda_star", (count,)).tolist())
-        prices = self.data["solution"].get("lambda_interval") or [(x, x) for x in lam]
+        spread = np.array(
+            [float(np.ptp(rewards)) or 1.0 for rewards in self.numbers("transitions.rewards", (None, None))]
+        )
+        lost = abs(objective - best)
         return Solution(
             objective=best,
             t_interval=t_interval,
             lam=lam,
-            lam_interval=tuple((float(low), float(high)) for low, high in prices),
-            objective_scale=abs(objective - best) or 1.0,
-            # a constraint the free policy meets is measured by the worst of the others
-            violation_scale=tuple(np.where(slack < -1e-6, -slack, max(-slack.min(), 1e-6)).tolist()),
+            lam_interval=self.intervals("lambda_interval", list(lam)),
+            # where the constraints cost nothing, by the range of the reward
+            objective_scale=lost if lost > _NOTHING * spread[0] else spread[0],
+            violation_scale=tuple(_violation_scale(slack, spread[1:]).tolist()),
         )
+
+    def intervals(self, name: str, centres: list[float | None]) -> tuple[tuple[float, float], ...]:
+        """Ends of the interval around each entry, from `solution`; where it says nothing, the entry itself."""
+        given = self.data["solution"].get(name) or [None] * len(centres)
+        pairs = isinstance(given, list) and len(given) == len(centres)
+        for pair in given if pairs else ():
+            pairs = pairs and (pair is None or (isinstance(pair, list) and len(pair) == 2 and all(map(_is_end, pair))))
+        if not pairs:
+            self.fail(f"solution.{name}", f"a list of {len(centres)} pairs of numbers, null where there is none")
+        ends = [(x or 0.0, x or 0.0) if pair is None else pair for pair, x in zip(given, centres, strict=True)]
+        return tuple((float(low), float(high)) for low, high in ends)
+
+
+def _violation_scale(slack: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    """How far the free policy violates; a constraint it meets is measured by the worst of the others, or its range."""
+    violated = -slack > _NOTHING
+    if not violated.any():
+        return spread
+    return np.where(violated, -slack, -slack.min())
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_end(value: Any) -> bool:
+    return _is_number(value) or value == "inf"
 
 
 def _shape(shape: tuple[int | None, ...]) -> str:
