@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -226,7 +227,12 @@ def _env(settings: Settings) -> Env:
         if settings.threshold not in ("paper", "v1"):
             raise UserError(f"threshold={settings.threshold}: accepts a number, paper, v1 or null")
         options["thresholds"] = settings.threshold
-    return make_env(id, settings.engine, **options)
+    try:
+        return make_env(id, settings.engine, **options)
+    except UserError as error:
+        if str(error).split("=")[0] in settings.env:  # an option of the task, by the name it was given under
+            raise UserError(f"env.{error}") from error
+        raise
 
 
 def _constraints(settings: Settings, env: Env) -> tuple[Constraint, ...]:
@@ -248,7 +254,10 @@ def _constraints(settings: Settings, env: Env) -> tuple[Constraint, ...]:
         if name not in env.constraint_names:
             raise UserError(f"constraints: {name} is unknown; this task accepts {', '.join(env.constraint_names)}")
         utility = _utility("risk", settings.risk if own is None else own)
-        found.append(Constraint(name, _threshold(entry.get("threshold"), name, settings, env), utility))
+        limit = _threshold(entry.get("threshold"), name, settings, env)
+        if any((c.name, c.threshold, c.utility.config()) == (name, limit, utility.config()) for c in found):
+            raise UserError(f"constraints: {name} is there twice with the same limit and risk; accepts each once")
+        found.append(Constraint(name, limit, utility))
     return tuple(found)
 
 
@@ -272,7 +281,7 @@ def _utility(where: str, config: Any) -> Utility:
         return oce.from_config(config)
     except UserError as error:
         text = str(error)
-        text = text.replace("risk", where, 1) if text.startswith("risk") else f"{where}.{text}"
+        text = re.sub(r"\brisk(?=[.=])", where, text) if text.startswith("risk") else f"{where}.{text}"
         raise UserError(text) from error
 
 

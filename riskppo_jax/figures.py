@@ -8,7 +8,7 @@ import numpy as np
 
 from riskppo_jax import plotting
 from riskppo_jax.report.data import grid
-from riskppo_jax.runs import Lane, Run, groups
+from riskppo_jax.runs import Lane, Run, best_t, groups
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,7 +46,8 @@ def _lane_figures(lane: Lane) -> Iterator[tuple[str, "Figure"]]:
         t, best, risk, lam = (lane.curve(f"constraint{i}/{name}") for name in ("t", "t_batch", "risk", "lam"))
         final = {
             "reward": found["reward_mean"], "reward_std": found["reward_std"], "risk": c["risk_value"],
-            "quantile": float(np.mean(c["quantile"])), "minus_t": 0.0 - float(np.mean(c["t"])),
+            "quantile": c["quantile"] if np.ndim(c["quantile"]) == 0 else None, "best_t": best_t(c["risk"]),
+            "minus_t": 0.0 - c["t"] if np.ndim(c["t"]) == 0 else None,
         }  # fmt: skip
         samples = lane.samples.get(c["name"], np.zeros(0))
         minus = lambda curve: (curve[0], -curve[1])  # noqa: E731

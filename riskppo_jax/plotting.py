@@ -25,6 +25,7 @@ STYLES = ("-", "--", "-.", ":")
 COLUMN, PAGE = 3.4, 7.0  # inches
 FORMATS = ("png", "pdf")
 _GREY = "#666666"
+_FEW = 3  # points that make no line yet
 
 Curve = tuple[np.ndarray, np.ndarray]  # steps, values
 
@@ -67,7 +68,7 @@ def overview(
     lam: Curve,
     samples: np.ndarray,
     threshold: float,
-    final: Mapping[str, float],
+    final: Mapping[str, Any],
     name: str = "v",
 ) -> "Figure":
     """The four panels that tell a constrained run.
@@ -76,15 +77,17 @@ def overview(
       reward, minus_t, quantile, risk, lam: steps and values over training.
       samples: the constrained quantity in every step of the final evaluation.
       threshold: its limit.
-      final: `reward`, `reward_std`, `quantile`, `minus_t` and `risk` of the final evaluation.
+      final: `reward`, `reward_std`, `quantile`, `minus_t` (None where there are several) and `risk` of the final
+        evaluation; and `best_t`, what the measure's best -t is called, "quantile" where it does not say.
       name: of the quantity.
     """
     with _figure(PAGE, 5.0) as figure:
         axes = figure.subplots(2, 2).ravel()
         _reward(axes[0], *reward, (final["reward"], final["reward_std"]))
-        _tracking(axes[1], minus_t, quantile, risk, threshold, name)
+        best = final.get("best_t", "quantile")
+        _tracking(axes[1], minus_t, quantile, risk, threshold, name, best)
         _price(axes[2], *lam)
-        _law(axes[3], samples, threshold, final["quantile"], final["minus_t"], final["risk"], name)
+        _law(axes[3], samples, threshold, final["quantile"], final["minus_t"], final["risk"], name, best)
         return figure
 
 
@@ -212,20 +215,30 @@ def save(figure: "Figure", stem: Path, formats: Sequence[str] = FORMATS) -> list
     return written
 
 
+def _line(axis, steps: np.ndarray, values: np.ndarray, *style: str, **options: Any) -> None:
+    """A curve over training; points where there are too few of them for a line."""
+    few = {"marker": "o", "ms": 3} if len(steps) <= _FEW else {}
+    axis.plot(np.asarray(steps) / 1e6, values, *style, **few, **options)
+    axis.xaxis.get_major_locator().set_params(nbins=6)
+
+
 def _reward(axis, steps: np.ndarray, values: np.ndarray, final: tuple[float, float] | None) -> None:
-    axis.plot(np.asarray(steps) / 1e6, values, color=BLUE, label="during training")
+    _line(axis, steps, values, color=BLUE, label="during training")
     if final is not None and len(steps):
         axis.errorbar(steps[-1] / 1e6, *final, fmt="o", ms=4, color=ORANGE, label="final evaluation")
     axis.set(xlabel="million environment steps", ylabel="return", title="Reward")
     axis.legend()
 
 
-def _tracking(axis, minus_t: Curve, quantile: Curve, risk: Curve, threshold: float, name: str) -> None:
-    axis.plot(quantile[0] / 1e6, quantile[1], "-", color=ORANGE, lw=1, label="quantile of the batch")
-    axis.plot(risk[0] / 1e6, risk[1], "-.", color=GREEN, lw=1, label="risk of the batch")
-    axis.plot(minus_t[0] / 1e6, minus_t[1], color=BLUE, label="$-t$")
+def _tracking(
+    axis, minus_t: Curve, quantile: Curve, risk: Curve, threshold: float, name: str, best: str = "quantile"
+) -> None:
+    _line(axis, *quantile, "-", color=ORANGE, lw=1, label=f"{best} of the batch")
+    _line(axis, *risk, "-.", color=GREEN, lw=1, label="risk of the batch")
+    _line(axis, *minus_t, color=BLUE, label="$-t$")
     axis.axhline(threshold, color=_GREY, ls="--", label="limit $c$")
-    axis.set(xlabel="million environment steps", ylabel=name, title="$-t$ and the quantile it estimates")
+    title = "$-t$ and the quantile it estimates" if best == "quantile" else "$-t$ and its best value"
+    axis.set(xlabel="million environment steps", ylabel=name, title=title)
     if threshold > 0:
         late = [values[len(values) // 2 :].max(initial=0.0) for _, values in (quantile, risk)]
         axis.set_ylim(0.0, max(2.5 * threshold, 1.2 * max(late)))  # the early, wild part may leave the frame
@@ -233,19 +246,23 @@ def _tracking(axis, minus_t: Curve, quantile: Curve, risk: Curve, threshold: flo
 
 
 def _price(axis, steps: np.ndarray, lam: np.ndarray) -> None:
-    axis.plot(np.asarray(steps) / 1e6, lam, color=BLUE)
+    _line(axis, steps, lam, color=BLUE)
     axis.set(xlabel="million environment steps", ylabel=r"$\lambda$", title="Price of the constraint")
     axis.set_ylim(bottom=0.0)
 
 
-def _law(axis, samples: np.ndarray, threshold: float, quantile, minus_t, risk, name: str) -> None:
+def _law(
+    axis, samples: np.ndarray, threshold: float, quantile, minus_t, risk, name: str, best: str = "quantile"
+) -> None:
     samples = np.asarray(samples)[np.isfinite(samples)]
     if len(samples):
         axis.hist(samples, bins=80, density=True, color=SKY, alpha=0.6, lw=0)
     axis.axvline(threshold, color=_GREY, ls="--", label=f"limit $c$ = {threshold:.4g}")
     for label, value, color, style in (
-        ("quantile", quantile, ORANGE, "-"), ("$-t$", minus_t, BLUE, ":"), ("risk", risk, GREEN, "-."),
+        (best, quantile, ORANGE, "-"), ("$-t$", minus_t, BLUE, ":"), ("risk", risk, GREEN, "-."),
     ):  # fmt: skip
+        if value is None:
+            continue
         axis.axvline(value, color=color, ls=style, label=f"{label} = {value:.4g}")
     axis.set(xlabel=f"{name} of a step", ylabel="density", title="What is constrained")
     axis.legend()

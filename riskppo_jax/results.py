@@ -13,6 +13,7 @@ from riskppo_jax.build import Job, describe
 from riskppo_jax.evaluation import Evaluation, evaluate, metrics, risk_report
 from riskppo_jax.grid import describe as describe_point
 from riskppo_jax.lanes import Way, lane_of
+from riskppo_jax.runs import best_t
 from riskppo_jax.train import BAD_ITERATIONS, RunState
 from riskppo_jax.traps import find_traps
 from riskppo_jax.writers import plain, read_points
@@ -177,11 +178,11 @@ def _say_lane(lane: dict[str, Any]) -> None:
         low, high = c["risk_value_ci"]
         verdict = "kept" if c["satisfied"] else "NOT kept"
         print(
-            f"{c['name']}: {c['risk']['name']} {c['risk_value']:.4f} [{low:.4f}, {high:.4f}] against c = "
-            f"{c['threshold']:g} ({verdict}), quantile {_show(c['quantile'])}, -t {_show(c['t'], -1)}, "
+            f"{c['name']}: {c['risk']['name']} {c['risk_value']:.4g} [{low:.4g}, {high:.4g}] against c = "
+            f"{c['threshold']:g} ({verdict}), {best_t(c['risk'])} {_show(c['quantile'])}, -t {_show(c['t'], -1)}, "
             f"lambda {c['lam']:.4g}"
         )
 
 
 def _show(value: float | list[float], sign: int = 1) -> str:
-    return f"{sign * value + 0.0:.4f}" if isinstance(value, float) else " ".join(_show(x, sign) for x in value)
+    return f"{sign * value + 0.0:.4g}" if isinstance(value, float) else " ".join(_show(x, sign) for x in value)

@@ -31,7 +31,7 @@ from riskppo_jax.room import announce, choose_way
 from riskppo_jax.settings import DistributedSettings, Settings, differences, from_dict, to_dict
 from riskppo_jax.train import BAD_ITERATIONS, RunState
 from riskppo_jax.traps import Watch
-from riskppo_jax.writers import JsonLines, extra_writers, plain, reduce_chunk
+from riskppo_jax.writers import JsonLines, extra_writers, plain, reduce_chunk, require_extras
 
 Clock = Callable[[], float]  # seconds spent on a run, by all its processes
 Point = dict[str, float]  # a line of the log
@@ -68,6 +68,7 @@ def train(settings: Settings) -> int:
     if settings.resume and settings.engine == "auto" and (folder / "config.yaml").exists():
         settings = dataclasses.replace(settings, engine=read_config(folder)["engine"])
     job = build(settings)
+    require_extras(settings)
     try:
         state, progress, finished = _enter(job, folder)
         if finished:

@@ -181,6 +181,11 @@ def groups(runs: Sequence[Run]) -> dict[str, list[Lane]]:
     return found
 
 
+def best_t(risk: Mapping[str, Any]) -> str:
+    """What the best -t of a sample is called: the quantile, of measures that look at the worst share."""
+    return "quantile" if "cvar" in risk["name"] else "best -t"
+
+
 def describe_point(point: Mapping[str, Any]) -> str:
     """`beta 0.1, seed 2`: settings by the last part of their names."""
     words = []

@@ -219,9 +219,11 @@ def _translate(word: str) -> list[str]:
     kind = known_settings().get(key)
     if kind is None:
         close = difflib.get_close_matches(key, known_settings(), n=1)
-        top = sorted({name.split(".")[0] for name in known_settings()})
+        area = key.rpartition(".")[0]
+        own = [name for name in known_settings() if area and name.startswith(f"{area}.")]
+        listed = own or sorted({name.split(".")[0] for name in known_settings()})
         hint = f"; did you mean {close[0]}?" if close else ""
-        raise UserError(f"{key} is no setting{hint} (settings are {', '.join(top)})")
+        raise UserError(f"{key} is no setting{hint} (settings are {', '.join(listed)})")
     if kind is int and re.fullmatch(r"\d+\.?\d*[eE]\+?\d+", text) and float(text).is_integer():
         return [f"{key}={int(float(text))}"]  # total_steps=2e6
     if kind is float and text in (".inf", "-.inf", ".nan"):

@@ -16,6 +16,7 @@ from riskppo_jax.runs import Lane, Run, read_run
 
 _MARKS, _LIMIT = (("o", "cyan"), ("+", "yellow")), ("-", "white")
 _HEIGHT = 9
+_SILENT = 120.0  # seconds; a chunk and a compile take less
 
 
 class Series(NamedTuple):
@@ -45,7 +46,7 @@ def picture(run: Run, lane: int = 0, width: int = 100) -> RenderableType:
     own = run.lanes[lane]
     head = Text(f"{run.env}  {run.algo}  {run.folder}" + (f"  lane {lane} of {len(run.lanes)}" * (len(run.lanes) > 1)))
     if not own.points:
-        return Group(head, Text("no log point yet: the program is being compiled"))
+        return Group(head, Text(f"no log point yet: the program is being compiled{_silence(run)}"))
     columns = max(1, min(3, width // 44))
     size = max(20, width // columns - 4)
     table = Table.grid(padding=(0, 2))
@@ -62,9 +63,19 @@ def standing(run: Run, lane: Lane) -> str:
     speed = last.get("perf/steps_per_second") or 0.0
     words = f"{done:,} of {total:,} steps ({done / total:.0%})"
     if run.summary:
-        return f"{words}, finished in {run.summary.get('wall_seconds', 0):,.0f} s"
+        return f"{done:,} steps, finished in {run.summary.get('wall_seconds', 0):,.0f} s"
+    silence = _silence(run)
+    if silence:
+        return words + silence
     left = (total - done) / speed if speed else float("inf")
     return f"{words}, {speed:,.0f} a second" + (f", {left:,.0f} s left" if np.isfinite(left) else "")
+
+
+def _silence(run: Run) -> str:
+    """That nothing has been written for long, if so."""
+    files = [run.folder / name for name in ("metrics.jsonl", "config.yaml")]
+    age = time.time() - max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
+    return f"; nothing was written for {age:,.0f} s, it may have been stopped" if age > _SILENT else ""
 
 
 def curves(lane: Lane) -> list[tuple[str, list[Series]]]:

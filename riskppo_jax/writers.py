@@ -1,5 +1,6 @@
 """Where log points go: `metrics.jsonl` always, TensorBoard and W&B on request."""
 
+import importlib.util
 import json
 import math
 import os
@@ -90,14 +91,19 @@ class JsonLines:
         self._file.close()
 
 
+def require_extras(settings: Settings) -> None:
+    """Complains about a log that is wanted and whose package is not installed."""
+    for name, package in (("tensorboard", "tensorboardX"), ("wandb", "wandb")):
+        if getattr(settings.log, name) and importlib.util.find_spec(package) is None:
+            raise UserError(f"log.{name}=true: accepts an installed riskppo-jax[{name}]")
+
+
 class TensorBoard:
     """Scalars for TensorBoard, by environment steps."""
 
     def __init__(self, folder: Path):
-        try:
-            from tensorboardX import SummaryWriter
-        except ImportError:
-            raise UserError("log.tensorboard=true: accepts an installed riskppo-jax[tensorboard]") from None
+        from tensorboardX import SummaryWriter
+
         self._writer = SummaryWriter(str(folder))
 
     def write(self, point: Mapping[str, float]) -> None:
@@ -113,10 +119,8 @@ class WandB:
     """The same for Weights & Biases."""
 
     def __init__(self, folder: Path, settings: Settings):
-        try:
-            import wandb
-        except ImportError:
-            raise UserError("log.wandb=true: accepts an installed riskppo-jax[wandb]") from None
+        import wandb
+
         self._run = wandb.init(
             project=settings.log.project, dir=str(folder), config=to_dict(settings), id=folder.name, resume="allow"
         )

@@ -123,7 +123,10 @@ CASES = [
     ([HOPPER, "noise=-0.1"], ["noise=-0.1", ">= 0"]),
     ([HOPPER, "env.speed=slow"], ["speed='slow'", "planar"]),
     ([HOPPER, "env.gravity=3"], ["gravity", "accepts", "time_limit"]),
-    ([HOPPER, "env.time_limit=0"], ["time_limit=0", "positive"]),
+    ([HOPPER, "env.time_limit=0"], ["env.time_limit=0", "positive"]),
+    ([HOPPER, "constraints=[velocity,velocity]"], ["constraints", "velocity", "twice"]),
+    ([HOPPER, "objective=mean", "objective.beta=2"], ["objective=mean", "objective.beta"]),
+    ([HOPPER, "ppo.foo=1"], ["ppo.foo", "ppo.lr", "ppo.gamma"]),
     ([HOPPER, "env.noise=0.1"], ["env.noise", "noise"]),
     ([f"env={ID}", "noise=0.1"], ["noise=0.1", "option"]),
     # places

@@ -88,6 +88,13 @@ def test_evaluate_elsewhere(tmp_path, capsys):
     assert "observations of 11" in capsys.readouterr().err
 
 
+def test_the_quantity_stays_in_another_task(tmp_path, capsys):
+    words = ["constraints=[hazard_depth]", "threshold=0.01", "env.time_limit=3", "eval.episodes=1"]
+    run = untrained_run(tmp_path / "run", "env=SafetyPointGoal1-v0", *words)
+    assert main(["evaluate", str(run), "--env", "SafetyPointGoal2-v0"]) == 0
+    assert "hazard_depth, mean actions" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_evaluate_in_another_task(tmp_path, capsys):
     run = untrained_run(tmp_path / "run", "env=SafetyHalfCheetahVelocity-v1")

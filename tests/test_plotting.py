@@ -92,3 +92,13 @@ def test_a_measure_with_several_auxiliary_variables_has_its_picture():
     weight = figure.axes[1].lines[0].get_ydata()
     assert weight[5] == pytest.approx(0.5 / 0.1 + 0.5 / 0.5, rel=0.02)  # worst outcomes count at both levels
     assert abs(weight[-5]) < 1e-3  # the best at neither
+
+
+def test_places_that_are_no_places(tmp_path, capsys):
+    run = fake_run(tmp_path / "run", betas=(0.3,), seeds=1)
+    (tmp_path / "file").write_text("")
+    for words in (["plot", str(run), "--out", str(tmp_path / "file")], ["report", str(run), "--out", str(tmp_path)]):
+        assert main(words) == 2
+        said = capsys.readouterr().err
+        assert "--out" in said and "accepts" in said and said.count("\n") == 1
+    assert not list(tmp_path.parent.glob("*.tmp"))

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import threading
 
 import numpy as np
@@ -106,6 +107,24 @@ def test_divergence_ends_the_run(tmp_path, capsys):
     assert (path / "metrics.jsonl").read_bytes() == log
 
 
+def test_a_run_goes_on_with_what_is_typed_beside_resume(tmp_path, capsys):
+    path = tmp_path / "run"
+    assert main(["train", *TINY, "total_steps=400", "seed=3", f"output={path}"]) == 0
+    again = ["train", "resume=true", f"output={path}"]
+    capsys.readouterr()
+    for words, named in ((["seed=4"], "seed=4 does not fit"), (["ppo.lr=0.1"], "ppo.lr=0.1 does not fit")):
+        assert main([*again, *words]) == 2
+        assert named in capsys.readouterr().err
+    assert main([*again, "seed=3", "total_steps=800"]) == 0
+    assert json.loads((path / "summary.json").read_text())["env_steps"] > 400
+
+
+def test_a_missing_extra_leaves_nothing_behind(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    assert main(["train", *TINY, "log.wandb=true", f"output={tmp_path / 'run'}"]) == 2
+    assert "riskppo-jax[wandb]" in capsys.readouterr().err and not (tmp_path / "run").exists()
+
+
 def test_results_of_a_shorter_run_do_not_count(tmp_path, monkeypatch):
     """A finished run that is made longer and interrupted before its results are written is not finished."""
     path = tmp_path / "run"
@@ -189,6 +208,15 @@ def test_outside_the_main_thread_signals_are_left_alone():
     thread.start()
     thread.join()
     assert seen == [(0, signal.getsignal(signal.SIGTERM))]
+
+
+def test_ctrl_c_in_any_verb(capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("riskppo_jax.cli.truth.run", interrupted)
+    assert main(["truth", "somewhere"]) == 130
+    assert capsys.readouterr().err == "riskppo: interrupted\n"
 
 
 def test_ctrl_c_before_the_first_chunk(tmp_path, capsys, monkeypatch):

@@ -1,6 +1,7 @@
 """Curves as text, for a run in progress and one that has ended."""
 
 import json
+import os
 import threading
 
 import numpy as np
@@ -64,3 +65,13 @@ def test_it_follows_a_run_to_its_end(tmp_path):
     ending.start()
     watch(run, every=0.1, console=console)
     assert "finished in 7 s" in console.export_text()
+
+
+def test_a_run_that_was_stopped(tmp_path, capsys):
+    run = fake_run(tmp_path / "run", betas=(0.3,), seeds=1, finished=False)
+    assert main(["watch", str(run), "--once"]) == 0
+    assert "nothing was written" not in capsys.readouterr().out
+    for file in ("metrics.jsonl", "config.yaml"):
+        os.utime(run / file, (1e9, 1e9))
+    assert main(["watch", str(run), "--once"]) == 0
+    assert "nothing was written" in capsys.readouterr().out

@@ -73,6 +73,17 @@ def test_auto_reset_keeps_the_last_observation_apart():
     np.testing.assert_array_equal(after.obs[0], after.sim)
 
 
+def test_flags_of_an_episode_do_not_reach_the_next():
+    """A task that never touches them, as one may write it: `state.replace(...)` without the flags."""
+
+    class Careless(Counter):
+        def step(self, state, action):
+            return state.replace(sim=state.sim, reward=action[0])
+
+    states = run(AutoReset(TimeLimit(Careless(), 3)), [0.0] * 7)
+    assert [bool(s.truncated) for s in states] == [False, False, True, False, False, True, False]
+
+
 def test_auto_reset_draws_a_fresh_start_every_time():
     starts = [float(s.obs[0]) for s in run(AutoReset(Counter()), [9.0] * 6)]
     assert len(set(starts)) == 6

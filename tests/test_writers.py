@@ -7,7 +7,7 @@ import pytest
 
 from riskppo_jax.errors import UserError
 from riskppo_jax.settings import read_settings
-from riskppo_jax.writers import extra_writers
+from riskppo_jax.writers import extra_writers, require_extras
 
 
 @pytest.fixture
@@ -44,8 +44,8 @@ def test_wandb_gets_the_settings_and_every_number(wandb, tmp_path):
 
 
 @pytest.mark.parametrize("name, module", [("wandb", "wandb"), ("tensorboard", "tensorboardX")])
-def test_an_absent_package_is_named(name, module, tmp_path, monkeypatch):
+def test_an_absent_package_is_named(name, module, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     settings = read_settings(["env=SafetyHopperVelocity-v1", f"log.{name}=true"])
     with pytest.raises(UserError, match=rf"log\.{name}=true: accepts an installed"):
-        extra_writers(settings, tmp_path)
+        require_extras(settings)

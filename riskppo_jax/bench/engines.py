@@ -169,7 +169,7 @@ def world_keys(n: int) -> Array:
 
 
 def random_actions(env: Any, steps: int, n: int) -> Array:
-    low, high = env.action_range
+    low, high = getattr(env, "action_range", (-1.0, 1.0))
     return jax.random.uniform(jax.random.key(1), (steps, n, env.action_size), minval=low, maxval=high)
 
 

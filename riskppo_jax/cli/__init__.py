@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -28,8 +29,20 @@ VERBS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one verb and returns the exit code: 0 done, 1 ran and missed its target, 2 the user's mistake."""
-    argv = list(sys.argv[1:] if argv is None else argv)
+    """Runs one verb and returns the exit code: 0 done, 1 ran and missed its target, 2 the user's mistake.
+
+    As a command (without `argv`) an interrupted verb ends the process here: threads that still compile do not survive
+    an orderly exit of the interpreter.
+    """
+    code = _main(list(sys.argv[1:] if argv is None else argv))
+    if argv is None and code in (128 + signal.SIGINT, 128 + signal.SIGTERM):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _main(argv: list[str]) -> int:
     debug = "--debug" in argv
     argv = [word for word in argv if word != "--debug"]
     try:
@@ -39,7 +52,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"riskppo: {error}", file=sys.stderr)
         return 2
-    except PermissionError as error:
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        print("riskppo: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except (PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError) as error:
         if debug:
             raise
         print(f"riskppo: {error.filename}: {error.strerror}; accepts a place to write to", file=sys.stderr)

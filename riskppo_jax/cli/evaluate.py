@@ -42,23 +42,25 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _elsewhere(job: Any, settings: Any, args: argparse.Namespace) -> Any:
-    """The same policy in another task, or on another engine; limits given as numbers stay."""
+    """The same policy in another task, or on another engine; limits given as numbers stay, and what they are about."""
     from riskppo_jax.build import build
-    from riskppo_jax.envs.registry import options_of
+    from riskppo_jax.envs.registry import make_env, options_of
 
     if args.engine:
         settings.engine = args.engine
     if args.env:
         known = options_of(args.env)
         settings.env = {name: value for name, value in settings.env.items() if name in known} | {"id": args.env}
-        settings.constraints = None if job.hypers.problem.constraints else []
+        if not job.hypers.problem.constraints:
+            settings.constraints = []
+        envs = job.env, make_env(args.env)
+        sizes = [(env.observation_size, env.action_size, env.num_actions) for env in envs]
+        if sizes[0] != sizes[1]:
+            raise UserError(
+                f"--env {args.env}: has observations of {sizes[1][0]} and actions of {sizes[1][1]} numbers; "
+                f"accepts a task with {sizes[0][0]} and {sizes[0][1]}, as the policy"
+            )
     other = build(settings)
-    sizes = [(env.observation_size, env.action_size, env.num_actions) for env in (job.env, other.env)]
-    if sizes[0] != sizes[1]:
-        raise UserError(
-            f"--env {args.env}: has observations of {sizes[1][0]} and actions of {sizes[1][1]} numbers; "
-            f"accepts a task with {sizes[0][0]} and {sizes[0][1]}, as the policy"
-        )
     if len(other.hypers.problem.constraints) != len(job.hypers.problem.constraints):
         raise UserError(f"--env {args.env}: accepts a task with as many constraints as the run")
     return other
@@ -82,6 +84,6 @@ def _print(lane: dict[str, Any]) -> None:
         for label, found in (("mean", c), ("sampled", c["sampled"])):
             low, high = found["risk_value_ci"]
             console.print(
-                f"{c['name']}, {label} actions: {c['risk']['name']} {found['risk_value']:.4f} "
-                f"({low:.4f} to {high:.4f}), limit {c['threshold']:g}: {'kept' if found['satisfied'] else 'not kept'}"
+                f"{c['name']}, {label} actions: {c['risk']['name']} {found['risk_value']:.4g} "
+                f"({low:.4g} to {high:.4g}), limit {c['threshold']:g}: {'kept' if found['satisfied'] else 'not kept'}"
             )

@@ -24,6 +24,8 @@ def run(args: argparse.Namespace) -> int:
         if not run.summary:
             raise UserError(f"{run.folder}: is not finished; plot accepts runs with a summary.json")
     out = args.out or (runs[0].folder if len(runs) == 1 else Path()) / "figures"
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out {out}: is a file; accepts a folder")
     written = write_figures(runs, out, formats)
     print(f"written: {len(written)} files in {out}: " + ", ".join(str(path.relative_to(out)) for path in written[:8])
           + (" ..." if len(written) > 8 else ""))  # fmt: skip

@@ -3,9 +3,14 @@
 import argparse
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from riskppo_jax.errors import UserError
 
+if TYPE_CHECKING:
+    from riskppo_jax.settings import Settings
+
+_GROUPS = {"env", "algo", "experiment", "risk", "objective"}
 _WHERE = ("output", "resume", "shard", "devices", "distributed")  # where a run goes on, not what it is
 
 
@@ -57,11 +62,30 @@ def _job(words: list[str], label: str | None) -> int:
     elif label:
         settings.output = f"{settings.output}/{label}"
     folder = Path(settings.output)
-    alone = all(word.split("=")[0].split(".")[0] in _WHERE for word in words)
-    if settings.resume and alone and (folder / "config.yaml").exists():
-        held = from_dict(read_config(folder))  # `resume=true output=RUN` alone means: as it was, wherever we are now
-        for name in _WHERE:
-            setattr(held, name, getattr(settings, name))
-        settings = held
+    if settings.resume and (folder / "config.yaml").exists():
+        settings = _continued(from_dict(read_config(folder)), settings, [word.split("=")[0] for word in words])
     enable_cache()
     return train(settings)
+
+
+def _continued(held: "Settings", given: "Settings", keys: list[str]) -> "Settings":
+    """`resume=true output=RUN` means: as it was, with what is typed beside it, wherever we are now.
+
+    Words that choose whole groups of settings are those of a command typed again: then it counts as it stands.
+    """
+    if set(keys) & _GROUPS:
+        return given
+    for name in _WHERE:
+        setattr(held, name, getattr(given, name))
+    for key in keys:
+        area, _, name = key.rpartition(".")
+        if (area == "sweep" and name not in ("mode", "batch")) or area.startswith("sweep."):
+            area, name = "sweep", "grid"
+        if area and not hasattr(held, area):
+            return given
+        into, source = (getattr(which, area) if area else which for which in (held, given))
+        if isinstance(into, dict):
+            into[name] = source.get(name)
+        else:
+            setattr(into, name, getattr(source, name))
+    return held

@@ -136,7 +136,8 @@ class AutoReset(Wrapper):
         self.kept = kept
 
     def step(self, state: State, action: Array) -> State:
-        new = self.env.step(state, action)
+        going = jnp.zeros_like(state.terminated)  # flags that are up belong to the episode before
+        new = self.env.step(state.replace(terminated=going, truncated=going), action)
         done = new.terminated | new.truncated
         sim, obs, info, key = when_any(done, self._next, (new.sim, new.obs, new.info, new.key), new.key, done)
         info = {**info, **{name: new.info[name] for name in self.kept if name in info}}

@@ -126,7 +126,7 @@ def engine_of(env: Env) -> Any:
 
 def time_step(env: Any) -> float:
     """Seconds of simulation in a step of the task."""
-    return float(env.dt)
+    return float(getattr(env, "dt", 1.0))
 
 
 def _run(key: Key, *, env: Env, act: Act, steps: int) -> State:

@@ -73,6 +73,8 @@ def _ensure_replay(run: Run) -> None:
 
 def _write(runs: list[Run], path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        raise UserError(f"--out {path}: is a folder; accepts a file to write")
     draft = path.with_suffix(".tmp")
     draft.write_text(page(runs), encoding="utf-8")
     draft.replace(path)

@@ -8,7 +8,7 @@ import numpy as np
 from riskppo_jax import stats
 from riskppo_jax.errors import UserError
 from riskppo_jax.report.words import plain_symbol, verdict
-from riskppo_jax.runs import Lane, Run, describe_point, groups
+from riskppo_jax.runs import Lane, Run, best_t, describe_point, groups
 from riskppo_jax.settings import OPEN, differences, read_settings, to_dict
 
 _POINTS = 300  # of a curve
@@ -140,8 +140,10 @@ def _constraint(i: int, lane: Lane, c: Mapping[str, Any]) -> dict[str, Any]:
         "threshold": c["threshold"],
         "risk": c["risk_value"],
         "ci": c["risk_value_ci"],
-        "quantile": float(np.mean(c["quantile"])),
-        "minus_t": 0.0 - float(np.mean(c["t"])),
+        "best_t": best_t(c["risk"]),
+        # a measure with several t has no place for them on the axis of its quantity
+        "quantile": c["quantile"] if np.ndim(c["quantile"]) == 0 else None,
+        "minus_t": 0.0 - c["t"] if np.ndim(c["t"]) == 0 else None,
         "lam": c["lam"],
         "mark": verdict(c).mark,
         "curves": drawn,

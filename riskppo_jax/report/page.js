@@ -22,8 +22,8 @@ function panels() {
   if (!c) return;
   const k = c.curves, minus = a => a.map(v => -v);
   chart($("panel-t"), {
-    title: "-t and the quantile it estimates", xlabel: "environment steps", ylabel: c.name,
-    lines: [{x: k.t_batch.steps, y: minus(k.t_batch.value), color: PALETTE[1], label: "quantile of the batch", width: 1.5},
+    title: c.best_t === "quantile" ? "-t and the quantile it estimates" : "-t and its best value", xlabel: "environment steps", ylabel: c.name,
+    lines: [{x: k.t_batch.steps, y: minus(k.t_batch.value), color: PALETTE[1], label: `${c.best_t} of the batch`, width: 1.5},
             {x: k.t.steps, y: minus(k.t.value), color: PALETTE[0], label: "-t", width: 2.5},
             {x: k.risk.steps, y: k.risk.value, color: PALETTE[2], label: `${c.symbol} of the batch`, width: 1.5}],
     across: [{at: c.threshold, color: "#6b7785", label: "limit c"}], zero: c.threshold > 0,
@@ -37,7 +37,7 @@ function panels() {
     title: `What is constrained: ${c.name} of a step`, xlabel: c.name, ylabel: "density", zero: true,
     bars: c.histogram ? {edges: c.histogram.edges, heights: c.histogram.density, color: PALETTE[0]} : undefined,
     down: [{at: c.threshold, color: "#6b7785", dash: "7 5", label: `limit c ${show(c.threshold)}`},
-           {at: c.quantile, color: PALETTE[1], label: `quantile ${show(c.quantile)}`},
+           {at: c.quantile, color: PALETTE[1], label: `${c.best_t} ${show(c.quantile)}`},
            {at: c.minus_t, color: PALETTE[0], dash: "2 4", label: `-t ${show(c.minus_t)}`},
            {at: c.risk, color: PALETTE[2], label: `${c.symbol} ${show(c.risk)}`}],
     note: "Every step of the final evaluation.",

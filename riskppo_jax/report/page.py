@@ -12,7 +12,7 @@ import yaml
 from riskppo_jax.report.data import command, lane_label, over_seeds, page_data, preset_differences
 from riskppo_jax.report.replay import read_replays
 from riskppo_jax.report.words import asked, symbol, verdict
-from riskppo_jax.runs import Lane, Run, groups
+from riskppo_jax.runs import Lane, Run, best_t, groups
 from riskppo_jax.writers import plain
 
 
@@ -116,7 +116,7 @@ def _card(c: dict[str, Any]) -> str:
         "limit c": _number(c["threshold"]),
         "risk": _number(c["risk_value"]),
         "95% interval": f"{_number(low)} to {_number(high)}",
-        "quantile": _number(c["quantile"]),
+        best_t(c["risk"]): _number(c["quantile"]),
         "-t": _number(c["t"], -1),
         "lambda": _number(c["lam"]),
         "lambda x slack": _number(c["lam"] * (c["threshold"] - c["risk_value"])),
@@ -196,7 +196,7 @@ def _table(flat: list[tuple[Run, Lane]], several: bool) -> str:
     heads += [(head, False) for head in ("return", "sd", "cost", "length")]
     for name in names:
         heads += [(f"{name} verdict", True)]
-        heads += [(f"{name} {head}", False) for head in ("risk", "/ c", "quantile", "-t", "lambda")]
+        heads += [(f"{name} {head}", False) for head in ("risk", "/ c", "best -t", "-t", "lambda")]
     row_head = "".join(
         f'<th class="{"text" * text}"><button type="button">{escape(h)}</button></th>' for h, text in heads
     )

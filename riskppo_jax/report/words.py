@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from riskppo_jax.evaluation import TOLERANCE
+from riskppo_jax.runs import best_t
 
 # risk measure -> symbol and a phrase that completes "... of what happens in a step"; parameters in braces
 _MEASURES = {
@@ -99,7 +100,7 @@ def _follows(c: Mapping[str, Any], scale: float) -> str:
     if risk["name"] == "mean" or (risk["name"] == "cvar" and risk["beta"] >= 1):
         return "t does not enter: this is the mean"
     minus_t, quantile = 0.0 - c["t"], c["quantile"]
-    what = "the quantile" if "cvar" in c["risk"]["name"] else "its optimum for these samples"
+    what = "the quantile" if best_t(risk) == "quantile" else "its optimum for these samples"
     gap = abs(minus_t - quantile) / scale
     word = "agrees with" if gap <= _SETTLED else "is still away from"
     return f"-t = {minus_t:.4g} {word} {what}, {quantile:.4g} (they differ by {gap:.1%} of the limit)"
@@ -107,7 +108,7 @@ def _follows(c: Mapping[str, Any], scale: float) -> str:
 
 def _slackness(c: Mapping[str, Any], scale: float) -> str:
     slack, lam = c["threshold"] - c["risk_value"], c["lam"]
-    product = f"lambda = {lam:.4g}, slack = {slack:.4g}, product {lam * slack:.3g}"
+    product = f"lambda = {lam:.4g}, slack = {slack:.4g}, product {lam * slack + 0.0:.3g}"
     if not np.isfinite(lam * slack):
         return f"complementary slackness cannot be judged ({product})"
     if lam < 1e-3:
