@@ -13,7 +13,7 @@ HALF = 0.5  # of the best return: below it a policy has lost something ...
 NEAR = 0.9  # ... unless a risk fell below this share of what it was
 BINDS = 0.85  # of the limit: a risk above this holds the policy ...
 SWINGS = 0.6  # ... and a mean below this says that it is the quantity's swings that do
-POOR = 0.8  # of the best return so far: one that earns as ever does not stand still, whatever its quantity
+POOR = 0.8  # of the best so far, an episode or a step: one that earns as ever does not stand still
 
 
 class Watch:
@@ -80,12 +80,15 @@ def _standing(points: Sequence[dict[str, Any]], i: int, name: str, total: int) -
     Nothing holds it there but itself: standing earns the survival bonus, and moving again is a risk. A run whose
     price never rose is another matter; its limit is simply out of the policy's way.
     """
-    highest, longest, run, last, best = 0.0, 0, 0, None, 0.0
+    highest, longest, run, last = 0.0, 0, 0, None
+    best = dict.fromkeys(("train/return", "train/reward"), 0.0)
     for before, point in pairwise(points):
         limit, mean, lam = (point[f"constraint{i}/{key}"] for key in ("threshold", "mean", "lam"))
-        highest, earned = max(highest, lam), point.get("train/return")
-        best = best if earned is None else max(best, earned)
-        poor = earned is None or earned < POOR * best or best == 0.0
+        highest = max(highest, lam)
+        earned = {key: point[key] for key in best if point.get(key) is not None}
+        best |= {key: max(best[key], value) for key, value in earned.items()}
+        # a fall cuts an episode short, but its steps were fast: either may tell
+        poor = not earned or any(value < POOR * best[key] or best[key] == 0.0 for key, value in earned.items())
         still = poor and mean is not None and limit > 0 and abs(mean) < STILL * limit
         released = highest > 0 and (lam < before[f"constraint{i}/lam"] or lam <= FREE * highest)
         run = run + 1 if still and released else 0

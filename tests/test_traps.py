@@ -59,6 +59,17 @@ def test_a_policy_that_earns_as_ever_does_not_stand_still():
     assert find_traps(resting, ["velocity"])
 
 
+def test_standing_for_the_bonus_is_standing():
+    """Episodes of full length earn more than ever, but steps that once moved earned more than a step at rest."""
+    lam = [0.3, 0.4, 0.2, *[0.0] * 9]
+    log = points(lam=lam, mean=[1.2, 0.8, *[0.1] * 10])
+    earned = zip([100.0, 300.0, *[1060.0] * 10], [2.0, 1.6, *[1.06] * 10], strict=True)
+    log = [point | {"train/return": a, "train/reward": b} for point, (a, b) in zip(log, earned, strict=True)]
+    (standing,) = find_traps(log, ["velocity"])
+    assert standing.startswith("the policy stood still while lambda decayed")
+    assert find_traps([point | {"train/reward": 2.0} for point in log], ["velocity"]) == []
+
+
 def test_a_policy_that_forgets_is_told_from_one_that_pays():
     """The same fall of the return, with the risk as it was and with the risk gone."""
     earned = [1300.0] * 5 + [120.0] * 8
