@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from riskppo_jax import plotting
-from riskppo_jax.report.data import grid
+from riskppo_jax.report.data import grid, only
 from riskppo_jax.runs import Lane, Run, best_t, groups
 
 if TYPE_CHECKING:
@@ -19,15 +19,16 @@ def write_figures(
 ) -> list[Path]:
     """Every figure that these runs allow, each in every format; returns the files.
 
-    Panels are written for each lane (for the first `most` of them), under `lane<i>/` where there are several; the
-    frontier and learning curves where there is something to compare.
+    Panels are written for each lane (for the first `most` of them), under `<run>/` where there are several runs and
+    `lane<i>/` where it has several lanes; the frontier and learning curves where there is something to compare.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lanes = [(run, lane) for run in runs for lane in run.lanes]
     written = []
-    for i, (_, lane) in enumerate(lanes[:most]):
+    for run, lane in lanes[:most]:
+        target = folder if len(runs) == 1 else folder / run.name
+        target = target if len(run.lanes) == 1 else target / f"lane{lane.index}"
         for name, figure in _lane_figures(lane):
-            target = folder if len(lanes) == 1 else folder / f"lane{i}"
             written += plotting.save(figure, target / name, formats)
     if len(lanes) > 1:
         for name, figure in _comparisons(runs):
@@ -46,8 +47,7 @@ def _lane_figures(lane: Lane) -> Iterator[tuple[str, "Figure"]]:
         t, best, risk, lam = (lane.curve(f"constraint{i}/{name}") for name in ("t", "t_batch", "risk", "lam"))
         final = {
             "reward": found["reward_mean"], "reward_std": found["reward_std"], "risk": c["risk_value"],
-            "quantile": c["quantile"] if np.ndim(c["quantile"]) == 0 else None, "best_t": best_t(c["risk"]),
-            "minus_t": 0.0 - c["t"] if np.ndim(c["t"]) == 0 else None,
+            "quantile": only(c["quantile"]), "minus_t": only(c["t"], -1.0), "best_t": best_t(c["risk"]),
         }  # fmt: skip
         samples = lane.samples.get(c["name"], np.zeros(0))
         minus = lambda curve: (curve[0], -curve[1])  # noqa: E731

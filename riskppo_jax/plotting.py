@@ -142,8 +142,7 @@ def frontier(
                 risk[own], reward[own], spread, across, fmt="os^Dv"[i % 5], ms=4, color=PALETTE[i % len(PALETTE)],
                 elinewidth=0.8, label=label,
             )  # fmt: skip
-        for limit in dict.fromkeys(thresholds):
-            axis.axvline(limit, color=_GREY, ls="--", lw=1)
+        _limits(axis, thresholds)
         axis.set(xlabel=xlabel, ylabel="return")
         axis.legend()
         return figure
@@ -194,8 +193,7 @@ def distributions(laws: Mapping[str, np.ndarray], thresholds: Sequence[float] = 
             shares = np.linspace(0.002, 0.998, 997)
             color, style = PALETTE[i % len(PALETTE)], STYLES[i // len(PALETTE) % len(STYLES)]
             axis.plot(np.nanquantile(samples, shares), 1.0 - shares, style, color=color, label=label)
-        for limit in dict.fromkeys(thresholds):
-            axis.axvline(limit, color=_GREY, ls="--", lw=1)
+        _limits(axis, thresholds)
         axis.set(xlabel=f"{name} of a step", ylabel="share of steps above")
         axis.legend()
         return figure
@@ -213,6 +211,11 @@ def save(figure: "Figure", stem: Path, formats: Sequence[str] = FORMATS) -> list
         draft.replace(path)
         written.append(path)
     return written
+
+
+def _limits(axis, thresholds: Sequence[float]) -> None:
+    for i, limit in enumerate(dict.fromkeys(thresholds)):
+        axis.axvline(limit, color=_GREY, ls=("--", ":", "-.")[i % 3], lw=1, label=f"limit {limit:.4g}")
 
 
 def _line(axis, steps: np.ndarray, values: np.ndarray, *style: str, **options: Any) -> None:

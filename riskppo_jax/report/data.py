@@ -75,9 +75,15 @@ def grid(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, n
     return steps, np.array([np.interp(steps, *curve) for curve in curves])
 
 
+def only(values: float | Sequence[float], sign: float = 1.0) -> float | None:
+    """The one value there is; None of a measure with several t, which have no place on the axis of its quantity."""
+    found = np.ravel(values)
+    return sign * float(found[0]) + 0.0 if len(found) == 1 else None
+
+
 def over_seeds(lanes: Sequence[Lane]) -> dict[str, Any] | None:
     """What a group of seeds achieved: return with interval, constraints kept, and the largest risk over its limit."""
-    found = [lane.found for lane in lanes if lane.found]
+    found = list({lane.found["seed"]: lane.found for lane in lanes if lane.found}.values())  # each seed once
     if not found:
         return None
     returns = np.array([[lane["eval"]["reward_mean"]] for lane in found], float)
@@ -141,9 +147,8 @@ def _constraint(i: int, lane: Lane, c: Mapping[str, Any]) -> dict[str, Any]:
         "risk": c["risk_value"],
         "ci": c["risk_value_ci"],
         "best_t": best_t(c["risk"]),
-        # a measure with several t has no place for them on the axis of its quantity
-        "quantile": c["quantile"] if np.ndim(c["quantile"]) == 0 else None,
-        "minus_t": 0.0 - c["t"] if np.ndim(c["t"]) == 0 else None,
+        "quantile": only(c["quantile"]),
+        "minus_t": only(c["t"], -1.0),
         "lam": c["lam"],
         "mark": verdict(c).mark,
         "curves": drawn,
