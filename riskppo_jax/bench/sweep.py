@@ -113,8 +113,8 @@ def _on_all_cores(task: str, engine: str, count: int, beside: int, words: tuple[
     alone = max(alone, rate((*words, f"total_steps={steps * 2}")))
     what = f"{count} single runs" if beside == 1 else "one lane"
     return Limit(
-        task, f"{count} lanes, all cores / {what}", _worlds(words), lanes, alone, ratio=beside * alone / lanes, repeats=1,
-        target=AT_MOST[engine],
+        task, f"{count} lanes, all cores / {what}", _worlds(words), lanes, alone,
+        ratio=beside * alone / lanes, repeats=1, target=AT_MOST[engine],
     )  # fmt: skip
 
 
@@ -134,8 +134,8 @@ def _processes(repeats: int, words: tuple[str, ...], quick: bool) -> Iterator[Li
     mean = sum(alone) / len(alone)
     note = f"{singles} of the {count} processes were run; their mean stands for the others" if singles < count else ""
     yield Limit(
-        NATIVE, f"grid of {count} / {count} processes", _worlds(words), whole, count * mean, unit="s", ratio=whole / (count * mean),
-        repeats=1, target=AT_MOST["processes"], note=note,
+        NATIVE, f"grid of {count} / {count} processes", _worlds(words), whole, count * mean, unit="s",
+        ratio=whole / (count * mean), repeats=1, target=AT_MOST["processes"], note=note,
     )  # fmt: skip
 
 
