@@ -8,6 +8,7 @@ substeps, solver iterations) are counted by their length from the jaxpr, and the
 import argparse
 import json
 import math
+import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -128,12 +129,28 @@ def _gradient_args(job: Job, state: Any) -> tuple[Any, ...]:
     return jax.ShapeDtypeStruct((size,), jnp.float32), batch
 
 
+def products(size: int = 64, count: int = 1000, rounds: int = 20) -> float:
+    """Operations a second of bare matrix products as large as a hidden layer's, one after the other on this device."""
+    matrix = jax.random.normal(jax.random.key(0), (size, size)) / size**0.5
+    program = jax.jit(lambda x: jax.lax.fori_loop(0, count, lambda _, y: y @ matrix, x)).lower(matrix).compile()
+    times = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        jax.block_until_ready(program(matrix))
+        times.append(time.perf_counter() - began)
+    return 2 * size**3 * count / min(times)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engines", nargs="+", default=list(PROGRAMS), choices=list(PROGRAMS))
     parser.add_argument("--worlds", type=int, default=256)
     parser.add_argument("--json", type=Path, default=Path(__file__).parent / "scale.json")
+    parser.add_argument("--products", action="store_true", help="measure bare matrix products here, and nothing else")
     args = parser.parse_args()
+    if args.products:
+        print(f"products of 64 x 64 matrices: {products() / 1e9:.0f} GFLOP/s")
+        return
     enable_cache()
     found = json.loads(args.json.read_text())["programs"] if args.json.exists() else {}
     for engine in args.engines:
