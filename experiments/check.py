@@ -225,6 +225,8 @@ def averse_objective(results: dict[str, Summary]) -> Iterator[tuple[str, str, bo
         upper = [lane["constraints"][0]["risk_value_ci"][1] / lane["constraints"][0]["threshold"]
                  for lane in summary["lanes"]]  # fmt: skip
         yield name, "upper bound of CVaR <= 1.01 c, mean action", max(upper) <= 1.01, shares(upper)
+        speed = [lane["constraints"][0]["mean"] / lane["constraints"][0]["threshold"] for lane in summary["lanes"]]
+        yield name, "moves: mean above half of c in every lane", min(speed) > 0.5, shares(speed)
 
 
 def utilities(results: dict[str, Summary]) -> Iterator[tuple[str, str, bool, str]]:
