@@ -62,6 +62,7 @@ def train(settings: Settings) -> int:
     began = time.monotonic()
     distributed.start(settings)
     apart = settings.sweep.grid and settings.shard != "none" and settings.devices != 1
+    apart = apart and settings.engine != "mjx"  # whose factorisations on several devices may wait for each other
     if apart and not distributed.asked_for(settings):
         cores_as_devices()
     folder, leads = Path(settings.output), distributed.leads()

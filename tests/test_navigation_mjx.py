@@ -1,5 +1,8 @@
 """Navigation on mjx: it lowers for accelerators, knows only contacts that can occur, and one lost world stays alone."""
 
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -72,3 +75,19 @@ def test_one_poisoned_world_is_quarantined(id):
             lambda a, b: np.testing.assert_array_equal(np.asarray(a)[:, others], np.asarray(b)[:, others]),
             getattr(sick, name), getattr(clean, name),
         )  # fmt: skip
+
+
+STEP = """
+import jax
+import riskppo_jax as rp
+env = rp.make_env("SafetyPointButton1-v0", engine="mjx")
+state = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(0), 64))
+run = jax.jit(lambda s, a: jax.lax.scan(lambda s, _: (jax.vmap(env.step)(s, a), None), s, None, 5)[0])
+print("done", jax.block_until_ready(run(state, jax.numpy.zeros((64, 2)))).obs.shape)
+"""
+
+
+def test_factorisations_do_not_wait_for_each_other():
+    """Sixty-four worlds with large inertias: jaxlib shares each batch out among the threads that run the program."""
+    found = subprocess.run([sys.executable, "-c", STEP], capture_output=True, text=True, timeout=420, check=True)
+    assert "done (64," in found.stdout

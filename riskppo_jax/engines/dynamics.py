@@ -164,12 +164,17 @@ def _step_length(r, along, stiffness, always, slope, curvature, searches: int) -
 
 
 def _damped(model: mjx.Model, data: mjx.Data) -> Array:
-    """Acceleration with joint damping taken at the end of the step, as MuJoCo's Euler integrator does."""
+    """Acceleration with joint damping taken at the end of the step, as MuJoCo's Euler integrator does.
+
+    The factorisation here needs nothing but the inertia, and is made to wait for the forces all the same. On a CPU a
+    batch of them is shared out among the threads that run the program: two at once, here and for the smooth
+    acceleration, on as many cores wait for each other for ever (jaxlib 0.10).
+    """
     if model.opt.disableflags & mjx.DisableBit.EULERDAMP:
         return data.qacc
     inertia = mjx.full_m(model, data) if mjx.is_sparse(model) else data._impl.M
-    damped = inertia + jnp.diag(model.opt.timestep * model.dof_damping)
     force = data.qfrc_smooth + data.qfrc_constraint
+    damped = inertia + jnp.diag(model.opt.timestep * model.dof_damping) + 0.0 * force[0]
     return jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(damped), force)
 
 
