@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from run import HERE, ceiling
 
+from riskppo_jax.traps import STILL
+
 PAPER_NAVIGATION = {"goal1": 13.56, "button1": 2.58, "push1": 2.42, "circle1": 39.19}  # reward at no cost
 T_95 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776}  # two-sided quantiles of Student's t, by degrees of freedom
 UNCONSTRAINED_RISK = 0.5  # share of unconstrained PPO's cost that a constrained policy may keep, random layouts
@@ -243,7 +245,7 @@ def utilities(results: dict[str, Summary]) -> Iterator[tuple[str, str, bool, str
 def study(results: dict[str, Summary]) -> Iterator[tuple[str, str, bool, str]]:
     """The rule that is the default, against the others at their best setting, on seeds nobody tuned on."""
     paths = {name: [lane["path"] for lane in summary["lanes"]] for name, summary in results.items()}
-    for name in sorted(name for name in paths if name.endswith("-pi") and not name.startswith("tune")):
+    for name in sorted(name for name in paths if name.endswith("-pi") and not name.startswith(("tune", "trap"))):
         robot = name.removesuffix("-pi")
         reached = [path["reached"] for path in paths[name]]
         words = " ".join("never" if steps is None else f"{steps:,}" for steps in reached)
@@ -256,11 +258,13 @@ def study(results: dict[str, Summary]) -> Iterator[tuple[str, str, bool, str]]:
         }
         words = f"{own:.3f}; " + " ".join(f"{rule} {value:.3f}" for rule, value in others.items())
         yield name, "misses less than every other rule", own <= min(others.values(), default=own), words
-    stood = {name.removeprefix("trap-"): [path["stood_still"] for path in found]
-             for name, found in paths.items() if name.startswith("trap-")}  # fmt: skip
-    if "pi" in stood:
-        words = " ".join(f"{rule} {sum(lanes)} of {len(lanes)}" for rule, lanes in stood.items())
-        yield "trap-pi", "no seed stands still, whatever the step", not any(stood["pi"]), words
+    for name in sorted(name for name in results if name.startswith("trap-")):
+        rests: dict[float, list[bool]] = {}
+        for lane in results[name]["lanes"]:
+            c = lane["constraints"][0]
+            rests.setdefault(lane["point"]["dual.lam_step"], []).append(c["mean"] < STILL * c["threshold"])
+        words = " ".join(f"{step:g}: {sum(lanes)} of {len(lanes)}" for step, lanes in rests.items())
+        yield name, "at the end no seed rests, whatever the step", not any(map(any, rests.values())), words
 
 
 def study_table(results: dict[str, Summary]) -> Iterator[str]:
