@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from riskppo_jax.errors import UserError
+from riskppo_jax.signals import INTERRUPTED, exit_code
 
 # verb -> what `riskppo --help` says of it. Module `riskppo_jax.cli.<verb>` has `configure(parser)` and
 # `run(args) -> int`.
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     an orderly exit of the interpreter.
     """
     code = _main(list(sys.argv[1:] if argv is None else argv))
-    if argv is None and code in (128 + signal.SIGINT, 128 + signal.SIGTERM):
+    if argv is None and code in map(exit_code, (signal.SIGINT, signal.SIGTERM)):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -56,7 +57,7 @@ def _main(argv: list[str]) -> int:
         if debug:
             raise
         print("riskppo: interrupted", file=sys.stderr)
-        return 128 + signal.SIGINT
+        return INTERRUPTED
     except (PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError) as error:
         if debug:
             raise

@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     import jax
 
     from riskppo_jax.render import find_backend, record
-    from riskppo_jax.render.record import can_be_drawn, steps_for
+    from riskppo_jax.render.record import model_of, steps_for
 
     if (args.run is None) == (args.random is None):
         raise UserError("render accepts a run directory, or --random with the id of a task")
@@ -34,8 +34,7 @@ def run(args: argparse.Namespace) -> int:
     if not 0 < seconds <= 600:
         raise UserError(f"--seconds {seconds:g}: accepts a time above 0 and up to 600")
     env, act, limits, label = _scene(args)
-    if not can_be_drawn(env):
-        raise UserError("env: this task has no physics, so there is nothing to draw; accepts one with a MuJoCo model")
+    model_of(env)  # complains where there is nothing to draw
     print(f"drawing with {find_backend()}", flush=True)
     found = record(env, act, steps_for(env, seconds), jax.random.key(args.seed), limits)
     out = args.out or (Path() if args.random else args.run / "video")
