@@ -26,6 +26,7 @@ COLUMN, PAGE = 3.4, 7.0  # inches
 FORMATS = ("png", "pdf")
 _GREY = "#666666"
 _FEW = 3  # points that make no line yet
+_INSIDE = 5  # entries of a legend that leave room for the curves
 
 Curve = tuple[np.ndarray, np.ndarray]  # steps, values
 
@@ -144,7 +145,7 @@ def frontier(
             )  # fmt: skip
         _limits(axis, thresholds)
         axis.set(xlabel=xlabel, ylabel="return")
-        axis.legend()
+        _legend(figure, axis)
         return figure
 
 
@@ -195,7 +196,7 @@ def distributions(laws: Mapping[str, np.ndarray], thresholds: Sequence[float] = 
             axis.plot(np.nanquantile(samples, shares), 1.0 - shares, style, color=color, label=label)
         _limits(axis, thresholds)
         axis.set(xlabel=f"{name} of a step", ylabel="share of steps above")
-        axis.legend()
+        _legend(figure, axis)
         return figure
 
 
@@ -211,6 +212,16 @@ def save(figure: "Figure", stem: Path, formats: Sequence[str] = FORMATS) -> list
         draft.replace(path)
         written.append(path)
     return written
+
+
+def _legend(figure: "Figure", axis) -> None:
+    """Inside the axes, or below them where it would hide what is drawn."""
+    entries = len(axis.get_legend_handles_labels()[1])
+    if entries <= _INSIDE:
+        axis.legend()
+        return
+    figure.set_figheight(figure.get_figheight() + 0.14 * entries)
+    figure.legend(loc="outside lower left")
 
 
 def _limits(axis, thresholds: Sequence[float]) -> None:
