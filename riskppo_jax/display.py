@@ -20,9 +20,17 @@ _ROWS = 24  # of a sweep's table
 class Display:
     """`show(point)` after every chunk; a context manager that leaves the terminal as it was."""
 
-    def __init__(self, title: str, names: Sequence[str], chunks: int, chunk_steps: int, console: Console | None = None):
+    def __init__(
+        self,
+        title: str,
+        constraints: Sequence[tuple[str, str]],  # name, and what the best -t of its measure is called
+        chunks: int,
+        chunk_steps: int,
+        console: Console | None = None,
+    ):
         self.console = console or Console(highlight=False, soft_wrap=not sys.stdout.isatty())
-        self._title, self._names = title, list(names)
+        self._title = title
+        self._names, self._best = [name for name, _ in constraints], [best for _, best in constraints]
         self._chunks, self._total = chunks, chunks * chunk_steps
         self._live = Live(console=self.console, auto_refresh=False) if self.console.is_terminal else None
         self._bar = Progress(TextColumn("{task.description}"), BarColumn(40), TextColumn("{task.percentage:.0f}%"))
@@ -59,8 +67,8 @@ class Display:
         for i, name in enumerate(self._names):
             c = {key: point[f"constraint{i}/{key}"] for key in ("threshold", "risk", "t_batch", "t", "lam")}
             parts.append(
-                f"| {name}: c {_number(c['threshold'])} risk {_number(c['risk'])} quantile {_minus(c['t_batch'])} "
-                f"-t {_minus(c['t'])} lambda {_number(c['lam'])}"
+                f"| {name}: c {_number(c['threshold'])} risk {_number(c['risk'])} {self._best[i]} "
+                f"{_minus(c['t_batch'])} -t {_minus(c['t'])} lambda {_number(c['lam'])}"
             )
         print("  ".join(parts), flush=True)
 
@@ -77,7 +85,8 @@ class Display:
 
     def _constraints(self, point: dict[str, Any]) -> Table:
         table = Table(box=None, pad_edge=False)
-        for head in ("constraint", "limit c", "risk", "quantile", "-t", "lambda"):
+        best = self._best[0] if len(set(self._best)) == 1 else "best -t"
+        for head in ("constraint", "limit c", "risk", best, "-t", "lambda"):
             table.add_column(head, justify="right")
         for i, name in enumerate(self._names):
             at = f"constraint{i}/"

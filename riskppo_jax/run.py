@@ -28,6 +28,7 @@ from riskppo_jax.errors import UserError
 from riskppo_jax.lanes import Way
 from riskppo_jax.parallel import cores_as_devices
 from riskppo_jax.room import announce, choose_way
+from riskppo_jax.runs import best_t
 from riskppo_jax.settings import DistributedSettings, Settings, differences, from_dict, to_dict
 from riskppo_jax.train import BAD_ITERATIONS, RunState
 from riskppo_jax.traps import Watch
@@ -143,9 +144,9 @@ def _summarised(summary: Path, steps: int) -> bool:
 
 
 def _display(job: Job) -> Screen:
-    names = [constraint.name for constraint in job.hypers.problem.constraints]
+    constraints = [(c.name, best_t(c.utility.config())) for c in job.hypers.problem.constraints]
     kind = partial(SweepDisplay, [lane.point for lane in job.lanes]) if job.lanes else Display
-    return kind(_title(job), names, job.chunks, job.chunk * job.trainer.steps_per_iteration)
+    return kind(_title(job), constraints, job.chunks, job.chunk * job.trainer.steps_per_iteration)
 
 
 def _title(job: Job) -> str:

@@ -135,7 +135,7 @@ def make_train(
                 f"constraint_range of {constraint.name} is {low:g} to {high:g}; t accepts a quantity with finite bounds"
             )
         constraint.utility.require_range(low, high)
-    problem.objective.require_range(*getattr(env, "reward_range", REWARDS))
+    problem.objective.require_range(*getattr(env, "reward_range", REWARDS), "objective")
     networks = make_networks(env.observation_size, env.action_size, env.num_actions, layout)
     whole = scheme.risk_of == "episode"
     limit = getattr(env, "limit", None)

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from riskppo_jax.errors import UserError
-from riskppo_jax.runs import Lane, Run, read_run
+from riskppo_jax.runs import Lane, Run, best_t, read_run
 
 _MARKS, _LIMIT = (("o", "cyan"), ("+", "yellow")), ("-", "white")
 _HEIGHT = 9
@@ -79,20 +79,20 @@ def _silence(run: Run) -> str:
 
 
 def curves(lane: Lane) -> list[tuple[str, list[Series]]]:
-    """Reward, cost, and for each constraint risk against c, -t against the quantile, lambda."""
+    """Reward, cost, and for each constraint risk against c, -t against its best, lambda."""
     steps, values, kind = lane.reward_curve()
     found = [(f"return ({kind})", [Series("return", steps, values)])]
     found.append(("cost per step", [Series("cost", *lane.curve("train/cost"))]))
     last = lane.points[-1] if lane.points else {}
     for i in range(sum(key.endswith("/lam") for key in last)):
         at = f"constraint{i}/"
-        names = [c["name"] for c in lane.found.get("constraints", [])]
-        name = names[i] if i < len(names) else f"constraint {i + 1}"
+        known = lane.found.get("constraints", [])[i:]
+        name, best = (known[0]["name"], best_t(known[0]["risk"])) if known else (f"constraint {i + 1}", "best -t")
         limit = Series("c", *lane.curve(at + "threshold"))
         (ts, t), (qs, quantile) = lane.curve(at + "t"), lane.curve(at + "t_batch")
         found += [
             (f"{name}: risk against c", [limit, Series("risk", *lane.curve(at + "risk"))]),
-            (f"{name}: -t against the quantile", [Series("quantile", qs, -quantile), Series("-t", ts, -t)]),
+            (f"{name}: -t and the {best}", [Series(best, qs, -quantile), Series("-t", ts, -t)]),
             (f"{name}: lambda", [Series("lambda", *lane.curve(at + "lam"))]),
         ]
     return found

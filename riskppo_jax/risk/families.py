@@ -250,11 +250,11 @@ class Log(Utility):
         low, high = super().t_interval(x_min, x_max)
         return low, jnp.minimum(high, low + self.a * (1.0 - _LOG_EDGE))
 
-    def require_range(self, low: float, high: float) -> None:
+    def require_range(self, low: float, high: float, where: str = "risk") -> None:
         if checks.is_concrete(self.a) and np.any(np.asarray(self.a) < high - low):
             raise UserError(
-                f"log: a={self.a} with a quantity from {low:g} to {high:g}; a accepts numbers from {high - low:g} on, "
-                "or no policy could be judged"
+                f"{where}.a={self.a} of log with a quantity from {low:g} to {high:g}: accepts numbers from "
+                f"{high - low:g} on, or no policy could be judged"
             )
 
     def _t_star(self, x: Array, p: Array) -> Array:

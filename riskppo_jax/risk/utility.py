@@ -87,8 +87,11 @@ class Utility:
         usable = (width >= 0) & (width < jnp.inf)
         return jnp.where(usable, x_min, jnp.nan), jnp.where(usable, x_max, jnp.nan)
 
-    def require_range(self, low: float, high: float) -> None:
-        """Raises `UserError` where this utility cannot judge a quantity between these bounds; most can judge any."""
+    def require_range(self, low: float, high: float, where: str = "risk") -> None:
+        """Raises `UserError` where this utility cannot judge a quantity between these bounds; most can judge any.
+
+        `where` is what the complaint calls the utility: `risk`, or `objective`.
+        """
 
     def t_floor(self, b: ArrayLike) -> ArrayLike:
         """The least `t` worth trying where `S_g(X) >= b` is asked for (`b = -c`); minus infinity if none."""
