@@ -136,7 +136,8 @@ def keep(run: Path, stem: Path, command: str) -> None:
         for constraint in lane["constraints"]:
             constraint["steps"] = tail(read.samples[constraint["name"]])
         if lane["constraints"]:
-            lane["lam_last_fifth"] = last_fifth(np.asarray([point["constraint0/lam"] for point in own], float))
+            prices = [point.get("constraint0/lam_mean", point["constraint0/lam"]) for point in own]
+            lane["lam_last_fifth"] = last_fifth(np.asarray(prices, float))
             lane["iterates"] = iterates([point for point in own if "eval/risk0" in point], lane["constraints"][0])
         del lane["hypers"]  # in the run's config.yaml, and the same for all lanes but for `point`
     write_json(stem.with_suffix(".json"), {"command": command, **summary})

@@ -92,7 +92,7 @@ def curves(lane: Lane) -> list[tuple[str, list[Series]]]:
         (ts, t), (qs, quantile) = lane.curve(at + "t"), lane.curve(at + "t_batch")
         found += [
             (f"{name}: risk against c", [limit, Series("risk", *lane.curve(at + "risk"))]),
-            (f"{name}: -t and the {best}", [Series(best, qs, -quantile), Series("-t", ts, -t)]),
+            (f"{name}: -t and its best value", [Series(best, qs, -quantile), Series("-t", ts, -t)]),
             (f"{name}: lambda", [Series("lambda", *lane.curve(at + "lam"))]),
         ]
     return found

@@ -30,7 +30,8 @@ def reduce_chunk(metrics: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """One log point from a chunk's metrics, which lead with the iteration.
 
     Counts are summed, state (prices, t, steps) is the latest, everything else is a mean over the iterations
-    that had a value. What had none in the whole chunk is None.
+    that had a value. What had none in the whole chunk is None. Of a price there is the mean as well, and the share
+    of iterations it spent at its bound.
     """
     point = {}
     for name, values in metrics.items():
@@ -46,6 +47,7 @@ def reduce_chunk(metrics: Mapping[str, np.ndarray]) -> dict[str, Any]:
     for area in {name.split("/")[0] for name in metrics if name.endswith("/lam_max")}:
         lam, bound = np.asarray(metrics[f"{area}/lam"]), np.asarray(metrics[f"{area}/lam_max"])
         point[f"{area}/at_bound"] = float(np.mean(lam >= 0.999 * bound))
+        point[f"{area}/lam_mean"] = plain(lam.mean(axis=0))  # `pi` swings around it with every batch
     return dict(sorted(point.items()))
 
 

@@ -162,7 +162,7 @@ def test_chunks_are_reduced_by_kind():
     assert reduce_chunk(metrics) == {
         "train/env_steps": 20, "train/episodes": 3, "train/return": 4.0, "train/episode_cost": None,
         "constraint0/lam": 3.0, "constraint0/lam_max": 3.0, "constraint0/risk": 2.0, "constraint0/t": [2.0, 3.0],
-        "constraint0/at_bound": 0.5,
+        "constraint0/at_bound": 0.5, "constraint0/lam_mean": 2.0,
     }  # fmt: skip
 
 

@@ -38,7 +38,7 @@ def test_once(tmp_path, capsys):
         file.write('{"train/env_ste')  # being written
     assert main(["watch", str(run), "--once"]) == 0
     out = capsys.readouterr().out
-    for word in ("return (evaluation)", "cost per step", "risk against c", "-t and the quantile", "lambda"):
+    for word in ("return (evaluation)", "cost per step", "risk against c", "-t and its best value", "lambda"):
         assert word in out
     assert "200,000 of 200,000 steps (100%), 9,000 a second" in out
 
