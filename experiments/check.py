@@ -11,7 +11,7 @@ from statistics import mean, median, stdev
 from typing import Any
 
 import numpy as np
-from run import HERE, ceiling
+from run import HERE, ceiling, weight
 
 from riskppo_jax.traps import STILL
 
@@ -101,8 +101,19 @@ def velocity(results: dict[str, Summary]) -> Iterator[tuple[str, str, bool, str]
 
 
 def velocity_table(results: dict[str, Summary]) -> Iterator[str]:
-    """Every lane, and what its run could have returned instead of the average over the last stretch."""
+    """Every lane, where its reward went, and what its run could have returned instead of the last average."""
     yield from table(results)
+    yield ""
+    yield "What the return lacks of its ceiling, in per cent of it: steps lost to falls; speed below the limit (a law"
+    yield "with its CVaR at the limit has its mean below it); the rest, which is the charge for effort and, of Swimmer, motion"
+    yield "backwards, which the constraint counts and the reward does not:"
+    yield ""
+    yield "| run | seed | ceiling | falls | speed | effort |"
+    yield "|---" * 6 + "|"
+    for name, summary in results.items():
+        for lane in summary["lanes"]:
+            row = [name, str(lane["seed"]), f"{ceiling(summary):.0f}", *(f"{x:.1%}" for x in losses(summary, lane))]
+            yield "| " + " | ".join(row) + " |"
     lanes = [(name, lane, lane["iterates"]) for name, summary in results.items()
              for lane in summary["lanes"] if lane.get("iterates")]  # fmt: skip
     if not lanes:
@@ -122,6 +133,15 @@ def velocity_table(results: dict[str, Summary]) -> Iterator[str]:
         best = found["best"]
         row += [at(best["reward"], best["risk"], c["threshold"]), f"{best['steps']:,}"] if best else ["none", "-"]
         yield "| " + " | ".join(row) + " |"
+
+
+def losses(summary: Summary, lane: Summary) -> tuple[float, float, float]:
+    """Shares of the ceiling that falls, a mean speed below the limit, and effort have cost."""
+    found, c = lane["eval"], lane["constraints"][0]
+    highest, length = ceiling(summary), found["length_mean"]
+    falls = (1000 - length) / 1000
+    speed = weight(summary) * (c["threshold"] - c["mean"]) * length / highest
+    return falls, speed, 1.0 - found["reward_mean"] / highest - falls - speed
 
 
 def at(reward: float, risk: float, threshold: float) -> str:

@@ -159,9 +159,17 @@ def compare(runs: Path, out: Path) -> None:
 
 def ceiling(summary: dict[str, Any]) -> float:
     """`1000 (w c + healthy bonus)`: the reward of moving at the limit all the time, without any effort."""
-    robot = summary["env"].removeprefix("Safety").removesuffix("Velocity-v1")
     limit = summary["lanes"][0]["constraints"][0]["threshold"]
-    return 1000 * (WEIGHTS.get(robot, 1.0) * limit + SURVIVAL.get(robot, 0.0))
+    return 1000 * (weight(summary) * limit + SURVIVAL.get(robot(summary), 0.0))
+
+
+def weight(summary: dict[str, Any]) -> float:
+    """Reward per speed."""
+    return WEIGHTS.get(robot(summary), 1.0)
+
+
+def robot(summary: dict[str, Any]) -> str:
+    return summary["env"].removeprefix("Safety").removesuffix("Velocity-v1")
 
 
 def tail(x: np.ndarray) -> dict[str, Any]:
