@@ -105,8 +105,8 @@ def velocity_table(results: dict[str, Summary]) -> Iterator[str]:
     yield from table(results)
     yield ""
     yield "What the return lacks of its ceiling, in per cent of it: steps lost to falls; speed below the limit (a law"
-    yield "with its CVaR at the limit has its mean below it); the rest, which is the charge for effort and, of Swimmer, motion"
-    yield "backwards, which the constraint counts and the reward does not:"
+    yield "with its CVaR at the limit has its mean below it); the rest, which is the charge for effort and, of Swimmer,"
+    yield "motion backwards, which the constraint counts and the reward does not:"
     yield ""
     yield "| run | seed | ceiling | falls | speed | effort |"
     yield "|---" * 6 + "|"
