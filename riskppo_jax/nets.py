@@ -23,11 +23,15 @@ class Params:
 
 
 class Networks(NamedTuple):
-    """`init(key)`, `policy(params, obs)`, `value(params, obs)`; observations are normalised, `[..., obs]`."""
+    """`init(key)`, `policy(params, obs)`, `value(params, obs)`; observations are normalised, `[..., obs]`.
+
+    `with_value(params, gain, offset)` are the weights whose value is `gain value + offset`.
+    """
 
     init: Callable[[Key], Params]
     policy: Callable[[Params, Array], Distribution]
     value: Callable[[Params, Array], Array]
+    with_value: Callable[[Params, Array, Array], Params]
 
 
 class Torso(nn.Module):
@@ -125,4 +129,10 @@ def make_networks(observation_size: int, action_size: int, num_actions: int | No
     def value(params: Params, obs: Array) -> Array:
         return critic.apply(params.critic, obs)[..., 0]
 
-    return Networks(init, policy, value)
+    def with_value(params: Params, gain: Array, offset: Array) -> Params:
+        layers = params.critic["params"]
+        head = layers["Head_0"]
+        head = {"kernel": gain * head["kernel"], "bias": gain * head["bias"] + offset}
+        return params.replace(critic={"params": {**layers, "Head_0": head}})
+
+    return Networks(init, policy, value, with_value)

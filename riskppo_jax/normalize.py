@@ -31,7 +31,7 @@ class RewardScale:
 
     returns: Array  # [env]
     moments: Moments
-    targets: Moments  # of what the critic is to predict, in units of the scaled reward
+    targets: Moments  # of what the critic is to predict, in units of the reward
 
 
 def init_moments(shape: tuple[int, ...] = ()) -> Moments:
@@ -130,6 +130,19 @@ def update_targets(scale: RewardScale, target: Array, valid: Array | None = None
     """Takes in the value targets `[T, N]` of a rollout; old ones are forgotten as the reward's are."""
     remembered = jnp.minimum(scale.targets.count, MEMORY * float(target.size))
     return scale.replace(targets=update_moments(scale.targets.replace(count=remembered), target, valid))
+
+
+def same_values(old: RewardScale, new: RewardScale) -> tuple[Array, Array]:
+    """`gain, offset` such that `gain output + offset` stands for the same value in `new` as `output` did in `old`.
+
+    A critic whose outputs are left alone when the targets' moments move puts out other values from then on. Targets
+    are made of these values, so the moments follow, and with a long horizon they run away. Before the first targets
+    an output stands for nothing worth keeping.
+    """
+    gain = deviation(old.targets) / deviation(new.targets)
+    offset = to_output(new, old.targets.mean)
+    known = old.targets.count > 0
+    return jnp.where(known, gain, 1.0), jnp.where(known, offset, 0.0)
 
 
 def reward_factor(scale: RewardScale) -> Array:

@@ -26,6 +26,7 @@ from riskppo_jax.normalize import (
     init_moments,
     init_reward_scale,
     reward_factor,
+    same_values,
     to_output,
     to_value,
     update_moments,
@@ -201,13 +202,17 @@ def make_train(
         else:
             priced = priced_steps(hypers.problem, state.dual, batch, scheme.constant)
         scale = update_reward_scale(state.scale, priced, batch.terminated | batch.truncated, ppo.gamma, batch.valid)
+        value = to_value(scale, batch.value)
         advantage, target = gae(
-            priced * reward_factor(scale), to_value(scale, batch.value), to_value(scale, batch.next_value),
-            batch.terminated, batch.truncated, ppo.gamma, ppo.gae_lambda, batch.valid,
+            priced, value, to_value(scale, batch.next_value), batch.terminated, batch.truncated, ppo.gamma,
+            ppo.gae_lambda, batch.valid,
         )  # fmt: skip
+        advantage = advantage * reward_factor(scale)
+        before, scale = scale, update_targets(scale, target, batch.valid)
+        params = networks.with_value(state.learner.params, *same_values(before, scale))
+        batch = batch._replace(value=to_output(scale, value))
         samples = make_batch(batch, advantage, to_output(scale, target), state.moments, ppo.obs_clip)
-        scale = update_targets(scale, target, batch.valid)
-        learner, metrics = ppo_update(key, state.learner, samples, networks, ppo, layout, lr)
+        learner, metrics = ppo_update(key, state.learner.replace(params=params), samples, networks, ppo, layout, lr)
         moments = state.moments
         if layout.normalize_observations:
             moments = update_moments(moments, batch.obs, batch.valid)

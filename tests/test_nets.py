@@ -53,6 +53,14 @@ def test_discrete_actions_start_almost_uniform():
     np.testing.assert_allclose(law.probs, 0.25, atol=0.01)
 
 
+def test_values_are_moved_by_the_last_layer():
+    networks = make_networks(3, 2, None, Layout())
+    params, obs = networks.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (5, 3))
+    moved = networks.with_value(params, jnp.array(3.0), jnp.array(-2.0))
+    np.testing.assert_allclose(networks.value(moved, obs), 3.0 * networks.value(params, obs) - 2.0, rtol=1e-5)
+    assert jax.tree.structure(moved) == jax.tree.structure(params) and moved.actor is params.actor
+
+
 def test_hidden_layers_are_orthogonal_and_networks_share_nothing():
     networks = make_networks(64, 2, None, Layout())
     params = jax.jit(networks.init)(jax.random.key(0))

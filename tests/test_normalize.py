@@ -14,6 +14,7 @@ from riskppo_jax.normalize import (
     init_reward_scale,
     normalize,
     reward_factor,
+    same_values,
     to_output,
     to_value,
     update_moments,
@@ -160,3 +161,13 @@ def test_values_are_outputs_around_the_mean_target():
     np.testing.assert_allclose(to_value(scale, output), target, rtol=1e-6)
     masked = update_targets(scale, target.at[3].set(jnp.nan))
     assert jnp.isfinite(to_value(masked, output)).all()
+
+
+def test_values_stay_when_the_moments_of_targets_move():
+    rng = np.random.default_rng(9)
+    before = update_targets(init_reward_scale(2), jnp.asarray(rng.normal(5.0, 2.0, (50, 2)), jnp.float32))
+    after = update_targets(before, jnp.asarray(rng.normal(-30.0, 20.0, (50, 2)), jnp.float32))
+    gain, offset = same_values(before, after)
+    output = jnp.linspace(-3.0, 3.0, 7)
+    np.testing.assert_allclose(to_value(after, gain * output + offset), to_value(before, output), rtol=1e-4)
+    assert same_values(init_reward_scale(2), after) == (1.0, 0.0)  # nothing was known

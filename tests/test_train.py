@@ -3,11 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import probes
 import pytest
 import tabular_cli
 
 from riskppo_jax import sgda
-from riskppo_jax.config import Layout
+from riskppo_jax.config import Layout, PPOHypers
 from riskppo_jax.episodes import init_episodes, running_sums
 from riskppo_jax.errors import UserError
 from riskppo_jax.risk import oce
@@ -167,7 +168,10 @@ def test_a_run_that_stays_non_finite_stands_still(trainer, start, step):
         state, metrics = step(state, hypers)
         seen.append(int(state.env_steps))
         assert int(metrics["ppo/skipped"]) == LAYOUT.num_minibatches * LAYOUT.num_epochs
-    assert_same(state.learner.params, start.learner.params)
+    assert_same(state.learner.params.actor, start.learner.params.actor)
+    hidden = [{name: layer for name, layer in run.learner.params.critic["params"].items() if name != "Head_0"}
+              for run in (state, start)]  # fmt: skip
+    assert_same(*hidden)  # of the critic the last layer alone moves, with the units of its outputs
     assert int(state.bad_streak) == BAD_ITERATIONS
     assert seen[BAD_ITERATIONS - 1] == seen[-1] == BAD_ITERATIONS * LAYOUT.batch_size
     assert all(np.isfinite(x).all() for x in jax.tree.leaves((state.dual.lam, state.dual.t)))
@@ -295,3 +299,14 @@ def test_price_steps_shrink_where_the_utility_is_steep(env):
         moves[beta] = abs(float(after.dual.lam[0]) - 1.0)
     assert moves[0.03] == pytest.approx(0.1 * moves[0.3], rel=1e-2)
     assert moves[1.0] == pytest.approx(moves[0.3], rel=1e-2)  # never larger than what the steps were chosen for
+
+
+def test_values_do_not_run_away_with_a_long_horizon():
+    """With a discount of 0.9999 no value exceeds 10,000 rewards, however the moments of targets move meanwhile."""
+    env = probes.Probe(first=jax.random.normal, reward=lambda s, step, action: s, length=20, clock=True)
+    layout = Layout(num_envs=8, horizon=32, num_minibatches=4, num_epochs=4, hidden_sizes=(16,))
+    trainer = make_train(env, layout, Problem())
+    hypers = trainer.hypers.replace(ppo=PPOHypers(gamma=0.9999, gae_lambda=0.98, lr=1e-3), total_steps=1e9)
+    state, metrics = jax.jit(scan_steps(trainer, 200))(jax.jit(trainer.init)(jax.random.key(0), hypers), hypers)
+    assert jnp.sqrt(state.scale.targets.var) < 1e4  # reward has a deviation of 1
+    assert metrics["ppo/explained_variance"][-1] > 0.9
