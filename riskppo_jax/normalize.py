@@ -113,17 +113,24 @@ def update_reward_scale(
 
 
 def to_value(scale: RewardScale, output: Array) -> Array:
-    """The value that a critic's output stands for: `mean + sd output`.
+    """The value that a critic's output stands for: `mean + sd output`, with the moments of its targets.
 
     A critic that has to learn a large mean first, and small differences around it with what is left of its precision,
     learns no differences.
     """
-    return scale.targets.mean + deviation(scale.targets) * output
+    return scale.targets.mean + _spread(scale) * output
 
 
 def to_output(scale: RewardScale, value: Array) -> Array:
     """What a critic should put out for this value; the inverse of `to_value`."""
-    return (value - scale.targets.mean) / deviation(scale.targets)
+    return (value - scale.targets.mean) / _spread(scale)
+
+
+def _spread(scale: RewardScale) -> Array:
+    """Standard deviation of the targets; before there are any, that of the discounted return."""
+    targets, unit = scale.targets, 1.0 / reward_factor(scale)
+    seen = jnp.where(targets.count > 0, jnp.sqrt(targets.var), unit)
+    return jnp.maximum(seen, jnp.maximum(1e-4 * unit, 1e-6 * jnp.abs(targets.mean)))
 
 
 def update_targets(scale: RewardScale, target: Array, valid: Array | None = None) -> RewardScale:
@@ -136,13 +143,9 @@ def same_values(old: RewardScale, new: RewardScale) -> tuple[Array, Array]:
     """`gain, offset` such that `gain output + offset` stands for the same value in `new` as `output` did in `old`.
 
     A critic whose outputs are left alone when the targets' moments move puts out other values from then on. Targets
-    are made of these values, so the moments follow, and with a long horizon they run away. Before the first targets
-    an output stands for nothing worth keeping.
+    are made of these values, so the moments follow, and with a long horizon they run away.
     """
-    gain = deviation(old.targets) / deviation(new.targets)
-    offset = to_output(new, old.targets.mean)
-    known = old.targets.count > 0
-    return jnp.where(known, gain, 1.0), jnp.where(known, offset, 0.0)
+    return _spread(old) / _spread(new), to_output(new, old.targets.mean)
 
 
 def reward_factor(scale: RewardScale) -> Array:

@@ -170,4 +170,18 @@ def test_values_stay_when_the_moments_of_targets_move():
     gain, offset = same_values(before, after)
     output = jnp.linspace(-3.0, 3.0, 7)
     np.testing.assert_allclose(to_value(after, gain * output + offset), to_value(before, output), rtol=1e-4)
-    assert same_values(init_reward_scale(2), after) == (1.0, 0.0)  # nothing was known
+
+
+def test_values_have_the_units_of_the_reward():
+    """A reward a million times smaller makes everything a million times smaller, from the first value on."""
+    rng = np.random.default_rng(10)
+    reward = jnp.asarray(rng.normal(0.3, 1.0, (50, 2)), jnp.float32)
+    done, output = jnp.zeros((50, 2), bool), jnp.linspace(-3.0, 3.0, 7)
+
+    def values(unit):
+        first = update_reward_scale(init_reward_scale(2), unit * reward, done, 0.99)
+        later = update_targets(first, unit * (reward + 7.0))
+        return to_value(first, output), to_value(later, output)
+
+    for small, usual in zip(values(1e-6), values(1.0), strict=True):
+        np.testing.assert_allclose(1e6 * small, usual, rtol=1e-4)
