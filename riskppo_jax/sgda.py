@@ -181,6 +181,11 @@ def dual_step(
     elif rule.lam == "optimistic":
         last = jax.tree.map(lambda now, then: jnp.where(state.count > 0, then, now), found, state.previous)
         estimate = jax.tree.map(lambda now, then: 2 * now - then, found, last)
+        estimate = estimate._replace(dt=tuple(
+            # a slope beyond its clip says where to go, not how far: looking ahead from it, t would go to and fro
+            jnp.where(jnp.maximum(jnp.abs(now), jnp.abs(then)) < hypers.t_clip, ahead, now)
+            for now, then, ahead in zip(found.dt, last.dt, estimate.dt, strict=True)
+        ))  # fmt: skip
     moved = _move(rule, sets, state, estimate, at.lam, hypers, t_star)
     return _grow(moved.replace(previous=found, count=state.count + 1), hypers)
 

@@ -322,3 +322,18 @@ def test_a_delayed_price_waits_and_then_moves_as_ever(lam):
     delayed = priced_after(8, v, rule=rule, lam_delay=3)
     assert delayed[:3] == [0.0, 0.0, 0.0] and at_once[0] > 0
     np.testing.assert_allclose(delayed[3:], at_once, rtol=1e-6)
+
+
+def test_optimism_does_not_answer_explosive_slopes_by_going_to_and_fro():
+    """From t = 0 the slope of an exponential utility is huge, and beyond its maximiser it is 1."""
+    problem = Problem(constraints=(Constraint("v", 1.0, oce.entropic(20.0)),))
+    sets = sgda.sets(problem, (-10.0, 10.0), {"v": (0.0, 1.0)}, lam_max=10.0, box="wide")
+    state = sgda.init(sets, 0.5, (jnp.array(0.0), jnp.array(0.0)))
+    v = jnp.full(100, 0.6)
+    rule, hypers = sgda.Rule("optimistic", "plain", "wide"), steps(lam_step=0.01, t_step=0.02, t_clip=50.0)
+    path = []
+    for _ in range(60):
+        oracle = lambda lam, t: lagrangian.estimates(problem, t, jnp.zeros_like(v), {"v": v})  # noqa: E731
+        state = sgda.dual_step(rule, sets, state, oracle, hypers)
+        path.append(float(state.t[1]))
+    assert max(np.abs(np.diff(path))) < 0.1 and abs(path[-1] + 0.6) < 0.02, path
