@@ -20,9 +20,10 @@ from riskppo_jax.parallel import ENVS, LANES, SpreadEnv, fewest, make_mesh, on_o
 from riskppo_jax.risk import oce
 from riskppo_jax.risk.lagrangian import Constraint, Problem
 from riskppo_jax.risk.utility import Utility
+from riskppo_jax.runs import numbered
 from riskppo_jax.scheme import Scheme
 from riskppo_jax.settings import Settings
-from riskppo_jax.train import Hypers, Trainer, make_train
+from riskppo_jax.train import Hypers, Trainer, check_ranges, make_train
 
 SHARDS = ("auto", LANES, ENVS, "none")
 MODES = ("auto", "vmap", "map")  # how the lanes of a sweep are run
@@ -131,6 +132,7 @@ def _hypers(settings: Settings, env: Env) -> Hypers:
     if settings.noise is not None and not 0 <= settings.noise < math.inf:
         raise UserError(f"noise={settings.noise}: accepts a standard deviation >= 0")
     problem = Problem(objective, _constraints(settings, env))
+    check_ranges(problem, env)
     return Hypers(problem, ppo, dual, total_steps=float(settings.total_steps), **starts)
 
 
@@ -170,9 +172,10 @@ def describe(hypers: Hypers) -> dict[str, Any]:
         numbers |= {f"{area}.{name}": float(value) for name, value in vars(getattr(hypers, area)).items()}
     numbers |= {f"dual.{name}": float(getattr(hypers, name)) for name in ("lam_max", "lam_init", "t_init")}
     numbers["objective"] = hypers.problem.objective.config()
-    for constraint in hypers.problem.constraints:
-        numbers[f"risk.{constraint.name}"] = constraint.utility.config()
-        numbers[f"threshold.{constraint.name}"] = float(constraint.threshold)
+    constraints = hypers.problem.constraints
+    for name, constraint in zip(numbered(c.name for c in constraints), constraints, strict=True):
+        numbers[f"risk.{name}"] = constraint.utility.config()
+        numbers[f"threshold.{name}"] = float(constraint.threshold)
     if hypers.noise is not None:
         numbers["noise"] = float(hypers.noise)
     return numbers | {"total_steps": int(hypers.total_steps)}

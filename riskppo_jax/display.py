@@ -146,9 +146,8 @@ class SweepDisplay(Display):
 
 
 def _span(points: Sequence[dict[str, Any]], name: str, sign: float = 1.0) -> str:
-    """Median of the lanes and, where they differ, the least and the largest; vectors become their mean."""
-    values = [point.get(name) for point in points]
-    values = [_mean(value) for value in values if value is not None]
+    """Median of the lanes and, where they differ, the least and the largest; of vectors (several t) the first."""
+    values = [_first(point.get(name)) for point in points]
     values = sorted(sign * value + 0.0 for value in values if value is not None and math.isfinite(value))
     if not values:
         return "-"
@@ -156,10 +155,8 @@ def _span(points: Sequence[dict[str, Any]], name: str, sign: float = 1.0) -> str
     return _number(middle) if values[0] == values[-1] else f"{middle:.4g} ({values[0]:.3g} to {values[-1]:.3g})"
 
 
-def _mean(value: Any) -> float | None:
-    if isinstance(value, list):
-        return None if None in value else statistics.fmean(value)
-    return value
+def _first(value: Any) -> float | None:
+    return value[0] if isinstance(value, list) else value
 
 
 def _number(value: Any) -> str:

@@ -83,6 +83,12 @@ def evaluate(
     )
 
 
+def as_episodes(found: Evaluation, limit: int) -> Evaluation:
+    """The same with one number for each episode, its sum over the time limit: what `scheme.risk_of=episode` judges."""
+    sums = {name: np.where(found.visited, v, 0.0).sum(0)[None] / limit for name, v in found.quantities.items()}
+    return found._replace(quantities=sums, visited=np.ones((1, len(found.reward)), bool))
+
+
 def risk_report(
     constraint: Constraint, found: Evaluation, resamples: int = 200, key: Key | None = None
 ) -> dict[str, Any]:
@@ -128,6 +134,7 @@ def _episodes(key, params, moments, noise, obs_clip, *, env, networks, episodes,
 
     def step(carry, key):
         worlds, (reward, cost, length, terminated), alive = carry
+        lost = worlds.info.get("diverged")
         law = networks.policy(params, normalize(moments, worlds.obs, obs_clip))
         worlds = jax.vmap(env.step)(worlds, law.mode() if deterministic else law.sample(seed=key))
         totals = (
@@ -138,7 +145,9 @@ def _episodes(key, params, moments, noise, obs_clip, *, env, networks, episodes,
         )
         # the world has begun its next episode by itself; what follows is not counted
         after = alive & ~(worlds.terminated | worlds.truncated)
-        return (worlds, totals, after), (worlds.constraints, alive)
+        # a step in which the simulation was lost shows no quantity
+        sound = worlds.info["diverged"] == lost if "diverged" in worlds.info else True
+        return (worlds, totals, after), (worlds.constraints, alive & sound)
 
     zeros, false = jnp.zeros(episodes), jnp.zeros(episodes, bool)
     start = (worlds, (zeros, zeros, zeros, false), ~false)

@@ -8,7 +8,7 @@ import numpy as np
 
 from riskppo_jax import plotting
 from riskppo_jax.report.data import grid, only
-from riskppo_jax.runs import Lane, Run, best_t, groups
+from riskppo_jax.runs import Lane, Run, best_t, groups, numbered
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,6 +43,7 @@ def _lane_figures(lane: Lane) -> Iterator[tuple[str, "Figure"]]:
     if not constraints:
         reward = (found["reward_mean"], found["reward_std"]) if found else None
         yield "overview", plotting.reward_curve(steps, values, reward)
+    files = numbered(c["name"] for c in constraints)
     for i, c in enumerate(constraints):
         t, best, risk, lam = (lane.curve(f"constraint{i}/{name}") for name in ("t", "t_batch", "risk", "lam"))
         final = {
@@ -52,7 +53,7 @@ def _lane_figures(lane: Lane) -> Iterator[tuple[str, "Figure"]]:
         samples = lane.samples.get(c["name"], np.zeros(0))
         minus = lambda curve: (curve[0], -curve[1])  # noqa: E731
         yield (
-            f"overview_{c['name']}",
+            f"overview_{files[i]}",
             plotting.overview(
                 (steps, values), minus(t), minus(best), risk, lam, samples, c["threshold"], final, c["name"]
             ),

@@ -10,7 +10,7 @@ import numpy as np
 
 from riskppo_jax import lanes
 from riskppo_jax.build import Job, describe
-from riskppo_jax.evaluation import Evaluation, evaluate, metrics, risk_report
+from riskppo_jax.evaluation import Evaluation, as_episodes, evaluate, metrics, risk_report
 from riskppo_jax.grid import describe as describe_point
 from riskppo_jax.lanes import Way, lane_of
 from riskppo_jax.runs import best_t
@@ -108,6 +108,8 @@ def describe_lane(job: Job, state: RunState, mean: Evaluation, sampled: Evaluati
                 "sampled": risk_report(constraint, sampled, resamples),
             }
         )
+        if job.settings.scheme.risk_of == "episode":  # what lambda and t are about
+            constraints[-1]["whole"] = risk_report(constraint, as_episodes(mean, job.env.limit), resamples)
     return {
         "seed": job.settings.seed,
         "hypers": describe(job.hypers) | {"noise": job.settings.noise},
@@ -134,7 +136,7 @@ def _samples(job: Job, mean: Evaluation, sampled: Evaluation) -> dict[str, np.nd
     arrays: dict[str, np.ndarray] = {}
     for suffix, found in (("", mean), ("_sampled", sampled)):
         arrays |= {f"{name}{suffix}": found.samples(name) for name in job.env.constraint_names}
-        arrays[f"episode{suffix}"] = np.repeat(np.arange(len(found.length)), found.length.astype(int))
+        arrays[f"episode{suffix}"] = np.repeat(np.arange(len(found.length)), found.visited.sum(0))
         for name in ("reward", "cost", "length"):
             arrays[f"episode_{name}{suffix}"] = getattr(found, name)
     return arrays
@@ -182,6 +184,12 @@ def _say_lane(lane: dict[str, Any]) -> None:
             f"{c['threshold']:g} ({verdict}), {best_t(c['risk'])} {_show(c['quantile'])}, -t {_show(c['t'], -1)}, "
             f"lambda {c['lam']:.4g}"
         )
+        if "whole" in c:
+            whole = c["whole"]
+            print(
+                f"  of whole episodes, which t and lambda are about: {c['risk']['name']} {whole['risk_value']:.4g} "
+                f"({'kept' if whole['satisfied'] else 'NOT kept'}), {best_t(c['risk'])} {_show(whole['quantile'])}"
+            )
 
 
 def _show(value: float | list[float], sign: int = 1) -> str:

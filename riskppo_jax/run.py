@@ -120,6 +120,8 @@ def _enter(job: Job, folder: Path) -> tuple[RunState | None, Progress, bool]:
             ended = progress.iterations + job.chunk > job.chunks * job.chunk or diverged
             done = 0 if state is None else int(np.max(np.asarray(state.env_steps)))
             finished = bool(ended) and _summarised(folder / "summary.json", done)
+            if not finished:
+                keep_config(job.settings, folder)
         except (UserError, OSError) as error:
             refusal = error
     refused, held, iterations, over = distributed.agree(
@@ -156,7 +158,7 @@ def _title(job: Job) -> str:
 
 
 def prepare(settings: Settings, folder: Path) -> bool:
-    """Makes the run directory and says whether a run is to go on there; refuses what would destroy one."""
+    """Whether a run is to go on in this directory; refuses what would destroy one."""
     held = folder / "config.yaml"
     if held.exists() and not settings.resume:
         raise UserError(f"output={folder} already holds a run; output accepts another folder, or add resume=true")
@@ -166,15 +168,18 @@ def prepare(settings: Settings, folder: Path) -> bool:
             if not key.startswith(_FREE) and (key, was) != ("engine", "auto"):
                 raise UserError(f"resume=true: {key}={now} does not fit the run in {folder}, which accepts {key}={was}")
         checkpoint.prune(folder / "checkpoints", len(checkpoint.steps(folder / "checkpoints")) or 1)
+    return held.exists()
+
+
+def keep_config(settings: Settings, folder: Path) -> None:
+    """Makes the directory, and writes down the settings of what is about to be trained there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        resumed = held.exists()
-        _write_config(settings, held)
+        _write_config(settings, folder / "config.yaml")
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise
         raise UserError(f"output={folder}: {error.strerror}; output accepts a folder to write to") from error
-    return resumed
 
 
 def read_config(folder: Path) -> dict[str, Any]:

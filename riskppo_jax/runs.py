@@ -29,10 +29,9 @@ class Lane:
         return self.found.get("point") or {SEED: self.found.get(SEED)}
 
     def curve(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Environment steps and values of a metric where it has one; vectors become their mean."""
-        pairs = [
-            (point["train/env_steps"], np.mean(point[name])) for point in self.points if point.get(name) is not None
-        ]
+        """Environment steps and values of a metric where it has one; of a vector (several t) the first."""
+        pairs = [(point["train/env_steps"], np.ravel(point[name])[0]) for point in self.points
+                 if point.get(name) is not None]  # fmt: skip
         steps, values = zip(*pairs, strict=True) if pairs else ((), ())
         return np.array(steps, float), np.array(values, float)
 
@@ -95,7 +94,9 @@ def read_run(folder: str | Path, name: str | None = None, summary: Mapping[str, 
     config = read_config(folder)
     summary = dict(summary) if summary is not None else _read_json(folder / "summary.json")
     points = read_log(folder / "metrics.jsonl")
-    lanes = summary.get("lanes") or [{}] * (1 + max((int(p.get("sweep/lane", 0)) for p in points), default=0))
+    lanes = summary.get("lanes")
+    if not isinstance(lanes, list) or not lanes:
+        lanes = [{}] * (1 + max((int(point.get("sweep/lane", 0)) for point in points), default=0))
     samples = _read_samples(folder / "samples.npz")
     sweep = len(lanes) > 1
     return Run(
@@ -162,8 +163,7 @@ def groups(runs: Sequence[Run]) -> dict[str, list[Lane]]:
     traits: dict[str, dict[str, Any]] = {}
     for run in runs:
         for lane in run.lanes:
-            own = {"env": run.env, "algo": run.algo, **flat(lane.found.get("hypers", {})), **flat(lane.point)}
-            own.pop(SEED, None)
+            own = traits_of(run, lane)
             key = json.dumps(own, sort_keys=True, default=str)
             members.setdefault(key, []).append(lane)
             traits[key] = own
@@ -178,6 +178,25 @@ def groups(runs: Sequence[Run]) -> dict[str, list[Lane]]:
     for key, lanes in members.items():
         label = labels[key] if labels[key] not in found else f"{labels[key]} ({len(found) + 1})"
         found[label] = lanes
+    return found
+
+
+def traits_of(run: Run, lane: Lane) -> dict[str, Any]:
+    """All that makes a lane's method, by name: task, preset, choices, numbers and what was swept; not its seed."""
+    words = flat({area: run.config.get(area) or {} for area in ("env", "layout", "dual", "scheme")})
+    choices = {name: value for name, value in words.items()
+               if name != "env.id" and (isinstance(value, str | bool) or not name.startswith("dual."))}  # fmt: skip
+    numbers = {**flat(lane.found.get("hypers", {})), **flat(lane.point)}
+    own = {"env": run.env, "algo": run.algo, "engine": run.summary.get("engine"), **choices, **numbers}
+    return {name: value for name, value in own.items() if name != SEED}
+
+
+def numbered(names: Iterable[str]) -> list[str]:
+    """Names that are there again with a number behind them: `speed`, `speed_2`."""
+    found: list[str] = []
+    for name in names:
+        before = sum(other == name or other.startswith(f"{name}_") for other in found)
+        found.append(f"{name}_{before + 1}" if name in found else name)
     return found
 
 

@@ -46,6 +46,8 @@ class Scheme:
             raise UserError("scheme.dual_policy=mean: accepts scheme.dual_rollout=fresh, a batch of its own")
         if self.risk_of == "episode" and self.occupancy == "discounted":
             raise UserError("scheme.occupancy=discounted: accepts scheme.risk_of=step; an episode has one sum")
+        if self.risk_of == "episode" and self.constant:
+            raise UserError("scheme.constant=true: accepts scheme.risk_of=step; an episode is priced at its end")
         if self.policy_updates < 1:
             raise UserError(f"scheme.policy_updates={self.policy_updates}: accepts a whole number, 1 or larger")
 

@@ -147,7 +147,7 @@ def _methods(runs: Sequence["Run"]) -> list[tuple["Run", "Lane", str]]:
     Lanes of one task with the same name but other numbers (runs of their own, one for each beta) get the differing
     numbers into their names.
     """
-    from riskppo_jax.runs import SEED, flat
+    from riskppo_jax.runs import SEED, traits_of
 
     alike: dict[tuple[str, str], list[tuple[Run, Lane]]] = {}
     for run in runs:
@@ -156,8 +156,9 @@ def _methods(runs: Sequence["Run"]) -> list[tuple["Run", "Lane", str]]:
             alike.setdefault((run.env, name), []).append((run, lane))
     found = []
     for (_, name), lanes in alike.items():
-        numbers = [flat(lane.found.get("hypers", {})) for _, lane in lanes]
-        keys = dict.fromkeys(key for own in numbers for key in own if key != SEED)
+        numbers = [traits_of(run, lane) for run, lane in lanes]
+        swept = {key for _, lane in lanes for key in lane.point}
+        keys = dict.fromkeys(key for own in numbers for key in own if key not in swept)
         differing = [key for key in keys if len({str(own.get(key)) for own in numbers}) > 1]
         for (run, lane), own in zip(lanes, numbers, strict=True):
             found.append((run, lane, " ".join([name, *(f"{key}={own.get(key)}" for key in differing)])))

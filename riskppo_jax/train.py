@@ -125,18 +125,7 @@ def make_train(
       scheme: where their batch comes from, and how it is weighted.
     """
     rule, scheme = rule or sgda.Rule(), scheme or Scheme()
-    for constraint in problem.constraints:
-        if constraint.name not in env.constraint_names:
-            raise UserError(
-                f"constraint {constraint.name!r}: this environment accepts {', '.join(env.constraint_names)}"
-            )
-        low, high = env.constraint_range[constraint.name]
-        if not (math.isfinite(low) and math.isfinite(high)):
-            raise UserError(
-                f"constraint_range of {constraint.name} is {low:g} to {high:g}; t accepts a quantity with finite bounds"
-            )
-        constraint.utility.require_range(low, high)
-    problem.objective.require_range(*getattr(env, "reward_range", REWARDS), "objective")
+    check_ranges(problem, env)
     networks = make_networks(env.observation_size, env.action_size, env.num_actions, layout)
     whole = scheme.risk_of == "episode"
     limit = getattr(env, "limit", None)
@@ -276,6 +265,22 @@ def make_train(
     return Trainer(init, step, networks, Hypers(problem), steps_per_iteration)
 
 
+def check_ranges(problem: Problem, env: Env) -> None:
+    """Raises `UserError` where the environment lacks a constrained quantity, or a measure cannot judge its range."""
+    for constraint in problem.constraints:
+        if constraint.name not in env.constraint_names:
+            raise UserError(
+                f"constraint {constraint.name!r}: this environment accepts {', '.join(env.constraint_names)}"
+            )
+        low, high = env.constraint_range[constraint.name]
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise UserError(
+                f"constraint_range of {constraint.name} is {low:g} to {high:g}; t accepts a quantity with finite bounds"
+            )
+        constraint.utility.require_range(low, high)
+    problem.objective.require_range(*getattr(env, "reward_range", REWARDS), where="objective")
+
+
 def scan_steps(trainer: Trainer, length: int) -> Callable[[RunState, Hypers], tuple[RunState, Metrics]]:
     """`length` steps as one function; metrics lead with the step."""
 
@@ -312,8 +317,10 @@ def _start(sets: sgda.Sets, hypers: Hypers) -> sgda.DualState:
     """Prices and t before the first step; the objective's own t starts at 0 unless all are given."""
     t = hypers.t_init
     if not isinstance(t, tuple):
-        zeros = jax.tree.map(jnp.zeros_like, sets.t_low)
-        t = (zeros[0], *(jnp.full_like(zero, hypers.t_init) for zero in zeros[1:]))
+        problem = hypers.problem
+        units = jnp.broadcast_to(sets.slack_unit, problem.thresholds.shape)
+        own = [c.utility.t_start(hypers.t_init, unit) for c, unit in zip(problem.constraints, units, strict=True)]
+        t = (problem.objective.t_start(0.0, 1.0), *own)
     return sgda.init(sets, hypers.lam_init, t)
 
 

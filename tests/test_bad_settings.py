@@ -50,6 +50,11 @@ CASES = [
     (["sweep.threshold=[paper]"], ["sweep.threshold", "'paper'", "number"]),
     (["sweep.mode=parallel"], ["sweep.mode=parallel", "vmap"]),
     (["sweep.batch=-1"], ["sweep.batch=-1", "accepts"]),
+    (["risk=log", "risk.a=30", "sweep.a=[30,0.5]"], ["sweep", "risk.a=0.5", "accepts numbers from 10"]),
+    (["risk.beta=[0.1]"], ["risk.beta=[0.1]", "accepts a number"]),
+    (["sweep.beta=[[0.1],[0.2]]"], ["risk.beta", "number"]),
+    (["risk.beta=true"], ["risk.beta=True", "accepts a number"]),
+    (["scheme.risk_of=episode", "scheme.constant=true"], ["scheme.constant=true", "scheme.risk_of=step"]),
     # words that are no settings
     (["hopper"], ["hopper", "key=value"]),
     (["=3"], ["=3", "key=value"]),
@@ -180,11 +185,12 @@ def test_resume_into_a_damaged_config(capsys, tmp_path):
 
 
 def test_resume_into_another_task(capsys, tmp_path):
-    from riskppo_jax.run import prepare
+    from riskppo_jax.run import keep_config, prepare
     from riskppo_jax.settings import read_settings
 
     held = read_settings([HOPPER, f"output={tmp_path}"])
     assert not prepare(held, tmp_path)
+    keep_config(held, tmp_path)
     assert main(["train", "env=SafetySwimmerVelocity-v1", f"output={tmp_path}", "resume=true"]) == 2
     said = capsys.readouterr().err
     assert "env.id" in said and "SafetyHopperVelocity-v1" in said and said.count("\n") == 1

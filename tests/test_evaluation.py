@@ -8,7 +8,7 @@ import pytest
 import riskppo_jax as rp
 from riskppo_jax.config import Layout
 from riskppo_jax.envs.base import State
-from riskppo_jax.evaluation import EVALUATION_SEED, Evaluation, evaluate, risk_report
+from riskppo_jax.evaluation import EVALUATION_SEED, Evaluation, as_episodes, evaluate, risk_report
 from riskppo_jax.export import policy_arrays
 from riskppo_jax.nets import make_networks
 from riskppo_jax.normalize import init_moments, normalize, update_moments
@@ -91,6 +91,29 @@ def test_risk_of_known_samples():
     assert not risk_report(Constraint("v", 94.0, oce.cvar(0.1)), found, 5)["satisfied"]
     low, high = report["risk_value_ci"]
     assert low <= 95.5 <= high + 1e-4 and low < 90  # the tail sits in one episode, which a resample may miss
+
+
+def test_risk_of_whole_episodes_is_that_of_their_sums():
+    """Two episodes of three steps at most; the second ends after one."""
+    v, visited = np.array([[1.0, 4.0], [2.0, 9.0], [3.0, 9.0]]), np.array([[1, 1], [1, 0], [1, 0]], bool)
+    found = Evaluation(np.zeros(2), np.zeros(2), np.array([3, 1]), np.zeros(2, bool), {"v": v}, visited)
+    whole = as_episodes(found, limit=3)
+    np.testing.assert_allclose(whole.quantities["v"], [[2.0, 4.0 / 3.0]])
+    report = risk_report(Constraint("v", 1.9, oce.cvar(0.5)), whole, resamples=10)
+    assert report["risk_value"] == 2.0 and not report["satisfied"]
+
+
+def test_steps_of_a_lost_simulation_show_no_quantity(policy):
+    class Lossy(Countdown):
+        def reset(self, key):
+            return super().reset(key).replace(info={"diverged": jnp.zeros((), jnp.int32)})
+
+        def step(self, state, action):
+            new = super().step(state, action)
+            return new.replace(info={"diverged": state.info["diverged"] + (new.constraints["v"] == 2.0)})
+
+    found = evaluate(Lossy(), *policy, episodes=30)
+    assert set(found.samples("v")) == {1.0, 3.0} and found.length.max() == 3
 
 
 def test_interval_is_over_episodes_not_steps():

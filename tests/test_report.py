@@ -16,8 +16,9 @@ from riskppo_jax import report
 from riskppo_jax.cli import main
 from riskppo_jax.report import replay, words
 from riskppo_jax.report.data import command, grid, over_seeds, page_data, preset_differences
-from riskppo_jax.runs import find_runs, groups, read_runs
+from riskppo_jax.runs import Lane, find_runs, groups, numbered, read_runs
 from riskppo_jax.settings import differences, read_settings, to_dict
+from riskppo_jax.stats import score_table
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +109,33 @@ def test_differences_from_the_preset_and_the_command_that_repeats_them():
     assert preset_differences(older) == preset_differences(config)
     again = command(config).replace("'", "").split()[2:]
     assert set(differences(config, to_dict(read_settings(again)))) == {"output"}
+
+
+@pytest.mark.parametrize("words", [["objective=cvar"], ["objective=cvar", "objective.beta=0.1"], ["log.every=3"]])
+def test_the_command_repeats(words):
+    config = to_dict(read_settings(["env=SafetyHopperVelocity-v1", *words]))
+    again = command(config).replace("'", "").split()[2:]
+    assert not differences(config, to_dict(read_settings(again)))
+
+
+def test_runs_with_other_choices_are_other_groups(tmp_path):
+    """Seeds are pooled only where nothing else differs; choices that are no numbers count, too."""
+    for name, seeds in (("one", 1), ("two", 1)):
+        fake_run(tmp_path / name, betas=(0.3,), seeds=seeds)
+    config = tmp_path / "two" / "config.yaml"
+    config.write_text(config.read_text().replace("lam: pi", "lam: plain"))
+    assert set(groups(read_runs([tmp_path]))) == {"lam pi", "lam plain"}
+    table, _ = score_table([tmp_path])
+    assert set(table) == {"riskppo dual.lam=pi", "riskppo dual.lam=plain"}
+
+
+def test_names_that_are_there_again_get_numbers():
+    assert numbered(["speed", "effort", "speed", "speed"]) == ["speed", "effort", "speed_2", "speed_3"]
+
+
+def test_of_a_vector_the_first_entry_is_drawn():
+    lane = Lane(0, {}, [{"train/env_steps": 10, "t": [-0.5, 2.0]}, {"train/env_steps": 20, "t": None}])
+    assert lane.curve("t")[1].tolist() == [-0.5]
 
 
 def test_runs_are_found_and_told_apart(folder, tmp_path, capsys):

@@ -148,6 +148,15 @@ def test_a_report_that_cannot_be_written_costs_no_results(tmp_path, monkeypatch,
     assert "no report" in capsys.readouterr().err and (tmp_path / "run" / "summary.json").exists()
 
 
+def test_fewer_steps_than_a_finished_run_has_change_nothing(tmp_path):
+    """Its settings stay those it was trained with."""
+    folder = tmp_path / "run"
+    assert main(["train", *TINY, "total_steps=400", f"output={folder}"]) == 0
+    before = (folder / "config.yaml").read_text()
+    assert main(["train", *TINY, "total_steps=200", f"output={folder}", "resume=true"]) == 0
+    assert (folder / "config.yaml").read_text() == before
+
+
 def test_chunks_are_reduced_by_kind():
     metrics = {
         "train/env_steps": np.array([10, 20]),

@@ -8,6 +8,7 @@ import pytest
 import tabular_cli
 
 from riskppo_jax import sgda
+from riskppo_jax.build import describe
 from riskppo_jax.config import Layout, PPOHypers
 from riskppo_jax.episodes import init_episodes, running_sums
 from riskppo_jax.errors import UserError
@@ -310,3 +311,17 @@ def test_values_do_not_run_away_with_a_long_horizon():
     state, metrics = jax.jit(scan_steps(trainer, 200))(jax.jit(trainer.init)(jax.random.key(0), hypers), hypers)
     assert jnp.sqrt(state.scale.targets.var) < 1e4  # reward has a deviation of 1
     assert metrics["ppo/explained_variance"][-1] > 0.9
+
+
+def test_the_scale_of_evar_starts_at_the_size_of_its_quantity(env):
+    """Near zero its slopes are explosive, and t would be thrown to the end of its range."""
+    trainer = make_train(env, LAYOUT, Problem(constraints=(Constraint("v1", 0.5, oce.evar(0.3)),)))
+    state = trainer.init(jax.random.key(0), trainer.hypers)
+    np.testing.assert_allclose(state.dual.t[1][1], 0.5)
+
+
+def test_two_constraints_on_one_quantity_are_both_described(env):
+    pair = (Constraint("v1", 0.5, oce.cvar(0.3)), Constraint("v1", 0.2, oce.mean()))
+    found = describe(make_train(env, LAYOUT, Problem(constraints=pair)).hypers)
+    assert found["risk.v1"]["name"] == "cvar" and found["risk.v1_2"]["name"] == "mean"
+    assert (found["threshold.v1"], found["threshold.v1_2"]) == (0.5, 0.2)

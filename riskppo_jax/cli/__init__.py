@@ -58,7 +58,7 @@ def _main(argv: list[str]) -> int:
             raise
         print("riskppo: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except (PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError) as error:
+    except (PermissionError, FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         if debug:
             raise
         print(f"riskppo: {error.filename}: {error.strerror}; accepts a place to write to", file=sys.stderr)

@@ -56,14 +56,17 @@ def _elsewhere(job: Any, settings: Any, args: argparse.Namespace) -> Any:
         envs = job.env, make_env(args.env)
         sizes = [(env.observation_size, env.action_size, env.num_actions) for env in envs]
         if sizes[0] != sizes[1]:
-            raise UserError(
-                f"--env {args.env}: has observations of {sizes[1][0]} and actions of {sizes[1][1]} numbers; "
-                f"accepts a task with {sizes[0][0]} and {sizes[0][1]}, as the policy"
-            )
+            has, wanted = (f"observations of {seen} numbers and {_actions(acted, choices)}"
+                           for seen, acted, choices in reversed(sizes))  # fmt: skip
+            raise UserError(f"--env {args.env}: has {has}; accepts a task with {wanted}, as the policy")
     other = build(settings)
     if len(other.hypers.problem.constraints) != len(job.hypers.problem.constraints):
         raise UserError(f"--env {args.env}: accepts a task with as many constraints as the run")
     return other
+
+
+def _actions(size: int, choices: int | None) -> str:
+    return f"actions of {size} numbers" if choices is None else f"{choices} actions to choose from"
 
 
 def _print(lane: dict[str, Any]) -> None:

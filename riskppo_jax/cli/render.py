@@ -33,10 +33,10 @@ def run(args: argparse.Namespace) -> int:
     seconds = args.seconds if args.seconds is not None else (3.0 if args.random else 8.0)
     if not 0 < seconds <= 600:
         raise UserError(f"--seconds {seconds:g}: accepts a time above 0 and up to 600")
-    env, act, limits, label = _scene(args)
+    env, act, limits, noise, label = _scene(args)
     model_of(env)  # complains where there is nothing to draw
     print(f"drawing with {find_backend()}", flush=True)
-    found = record(env, act, steps_for(env, seconds), jax.random.key(args.seed), limits)
+    found = record(env, act, steps_for(env, seconds), jax.random.key(args.seed), limits, noise)
     out = args.out or (Path() if args.random else args.run / "video")
     out.mkdir(parents=True, exist_ok=True)
     written = _pictures(found, out, label, width, height) if args.random else []
@@ -46,18 +46,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _scene(args: argparse.Namespace):
-    """Environment, policy, limits to show, and the stem of the files."""
+    """Environment, policy, limits to show, action noise, and the stem of the files."""
     from riskppo_jax.envs.registry import make_env
     from riskppo_jax.render import policy_of, random_policy
     from riskppo_jax.runs import restore_lane
 
     if args.random:
         env = make_env(args.random)
-        return env, random_policy(env), None, args.random
+        return env, random_policy(env), None, None, args.random
     job, state = restore_lane(args.run, args.lane or 0)
     limits = {c.name: float(c.threshold) for c in job.hypers.problem.constraints}
     name = "policy" if args.lane is None else f"policy_lane{args.lane}"
-    return job.env, policy_of(job, state, not args.sampled), limits, name
+    return job.env, policy_of(job, state, not args.sampled), limits, job.hypers.noise, name
 
 
 def _films(found: "Recording", out: Path, label: str, width: int, height: int) -> list[Path]:

@@ -8,9 +8,10 @@ import mujoco
 import numpy as np
 
 from riskppo_jax.envs.base import Env, State
+from riskppo_jax.envs.wrappers import with_noise
 from riskppo_jax.errors import UserError
 from riskppo_jax.normalize import normalize
-from riskppo_jax.types import Array, Key
+from riskppo_jax.types import Array, ArrayLike, Key
 
 if TYPE_CHECKING:
     from riskppo_jax.build import Job
@@ -39,7 +40,12 @@ class Recording(NamedTuple):
 
 
 def record(
-    env: Env, act: Act, steps: int, key: Key | None = None, thresholds: dict[str, float] | None = None
+    env: Env,
+    act: Act,
+    steps: int,
+    key: Key | None = None,
+    thresholds: dict[str, float] | None = None,
+    noise: ArrayLike | None = None,
 ) -> Recording:
     """Runs `act` in one world for `steps` steps; episodes follow each other.
 
@@ -49,10 +55,11 @@ def record(
       steps: how many; those that end an episode are left out, since they show the next one's start.
       key: of the world; fixed by default.
       thresholds: limits to show; by default the task's own.
+      noise: standard deviation of the task's action noise; None leaves what it was made with.
     """
     model = model_of(env)
     key = jax.random.key(0) if key is None else key
-    states = jax.jit(_run, static_argnames=("env", "act", "steps"))(key, env=env, act=act, steps=steps)
+    states = jax.jit(_run, static_argnames=("env", "act", "steps"))(key, noise, env=env, act=act, steps=steps)
     states = jax.device_get(states.replace(key=None))
     done = states.terminated | states.truncated
     shown = ~done
@@ -129,14 +136,16 @@ def time_step(env: Any) -> float:
     return float(getattr(env, "dt", 1.0))
 
 
-def _run(key: Key, *, env: Env, act: Act, steps: int) -> State:
+def _run(key: Key, noise: Array | None, *, env: Env, act: Act, steps: int) -> State:
     key_reset, key_act = jax.random.split(key)
+    start = env.reset(key_reset)
+    start = start if noise is None else with_noise(start, noise)
 
     def step(state, key):
         state = env.step(state, act(key, state.obs))
         return state, state
 
-    return jax.lax.scan(step, env.reset(key_reset), jax.random.split(key_act, steps))[1]
+    return jax.lax.scan(step, start, jax.random.split(key_act, steps))[1]
 
 
 def steps_for(env: Env, seconds: float) -> int:

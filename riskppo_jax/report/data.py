@@ -13,7 +13,8 @@ from riskppo_jax.settings import OPEN, differences, read_settings, to_dict
 
 _POINTS = 300  # of a curve
 _BINS = 60
-_SKIPPED = ("output", "resume", "report", "log.", "checkpoint.")  # where a run was written says nothing about it
+# where a run was written says nothing about it; `log.every` does, the run is cut into chunks of that size
+_SKIPPED = ("output", "resume", "report", "log.tensorboard", "log.wandb", "log.project", "checkpoint.")
 
 
 def page_data(runs: Sequence[Run]) -> dict[str, Any]:
@@ -54,7 +55,8 @@ def _asked_for(preset: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str
 def command(config: Mapping[str, Any]) -> str:
     """A command that asks for the same run again."""
     words = [f"env={config['env'].get('id')}", f"algo={config['algo']}"]
-    words += [f"risk={config['risk']['name']}"] if config.get("risk", {}).get("name") else []
+    words += [f"{area}={config[area]['name']}" for area in ("risk", "objective") if config.get(area, {}).get("name")]
+    words = [word for word in words if word != "objective=mean"]  # which is the default
     for name, _, value in preset_differences(config):
         name = name.replace("sweep.grid.", "sweep.")  # as people write it
         if isinstance(value, Mapping):

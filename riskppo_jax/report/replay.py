@@ -73,7 +73,8 @@ def write_replay(folder: Path, lanes: dict[int, tuple[Any, Any]]) -> Path | None
         if not can_be_drawn(job.env):
             return None
         limits = {c.name: float(c.threshold) for c in job.hypers.problem.constraints}
-        recording = record(job.env, policy_of(job, state), steps_for(job.env, SECONDS), thresholds=limits)
+        steps = steps_for(job.env, SECONDS)
+        recording = record(job.env, policy_of(job, state), steps, thresholds=limits, noise=job.hypers.noise)
         found[str(lane)] = replay_data(recording)
     path = folder / FILE
     draft = path.with_suffix(".tmp")

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from riskppo_jax.evaluation import TOLERANCE
+from riskppo_jax.risk import oce
 from riskppo_jax.runs import best_t
 
 # risk measure -> symbol and a phrase that completes "... of what happens in a step"; parameters in braces
@@ -89,15 +90,22 @@ def verdict(c: Mapping[str, Any]) -> Verdict:
         mark, head = "edge", f"At the limit: beyond it by less than {TOLERANCE:.0%}"
     else:
         mark, head = "broken", f"Not kept: beyond the limit by {(risk - limit) / scale:.1%}"
-    return Verdict(mark, head, [interval, _follows(c, scale), _slackness(c, scale)])
+    told = {**c, **c.get("whole", {})}  # t and lambda may be about whole episodes
+    words = [_follows(told, scale), _slackness(told, scale)]
+    if "whole" in c:
+        words = [f"of whole episodes: {name} is {told['risk_value']:.4g}", *words]
+    return Verdict(mark, head, [interval, *words])
 
 
 def _follows(c: Mapping[str, Any], scale: float) -> str:
+    if c["risk"]["name"] == "evar":
+        (t, spread), (best, minus_spread) = c["t"], c["quantile"]
+        return f"-t = {-t:.4g} at a scale of {spread:.4g}; best here are {best:.4g} and {-minus_spread:.4g}"
     if isinstance(c["t"], list):
         pairs = ", ".join(f"{-t:.4g} / {q:.4g}" for t, q in zip(c["t"], c["quantile"], strict=False))
         return f"-t against its optimum for these samples, level by level: {pairs}"
     risk = c["risk"]
-    if risk["name"] == "mean" or (risk["name"] == "cvar" and risk["beta"] >= 1):
+    if risk["name"] in oce.MEASURES and not oce.from_config(risk).identified:
         return "t does not enter: this is the mean"
     minus_t, quantile = 0.0 - c["t"], c["quantile"]
     what = "the quantile" if best_t(risk) == "quantile" else "its optimum for these samples"

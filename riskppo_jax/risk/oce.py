@@ -124,7 +124,12 @@ def from_config(config: Mapping) -> Utility:
         if names:
             accepted = ", ".join(f"risk.{w}" for w in wanted) or "no parameters"
             raise UserError(f"risk={name}: {problem} risk.{sorted(names)[0]}; {name} takes {accepted}")
-    return MEASURES[name](**settings)
+    measure = MEASURES[name](**settings)
+    for key, value in settings.items():
+        if isinstance(value, bool) or np.ndim(value) != measure.parameter_ndim:
+            wanted = "a list of numbers" if measure.parameter_ndim else "a number"
+            raise UserError(f"risk.{key}={value!r}: accepts {wanted}")
+    return measure
 
 
 def _tail_mass(name: str, value: ArrayLike) -> ArrayLike:

@@ -17,7 +17,7 @@ class Spectral(Utility):
     """
 
     name: ClassVar[str] = "spectral"
-    _parameter_ndim: ClassVar[int] = 1
+    parameter_ndim: ClassVar[int] = 1
     kappas: ArrayLike  # [level], non-negative, sum 1
     betas: ArrayLike  # [level]
 
@@ -69,6 +69,9 @@ class EVaR(Utility):
 
     def steepness(self, loss: ArrayLike) -> Array:
         return Entropic(1.0 / jnp.asarray(loss, float)).steepness(loss) + 0.0 * self.alpha  # at a scale of that loss
+
+    def t_start(self, t: ArrayLike, unit: ArrayLike) -> Array:
+        return jnp.stack([jnp.asarray(t, float), jnp.asarray(unit, float)])  # a scale near 0 has explosive slopes
 
     def pointwise(self, x: ArrayLike, t: ArrayLike) -> Array:
         level, scale = jnp.moveaxis(jnp.asarray(t), -1, 0)

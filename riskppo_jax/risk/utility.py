@@ -27,7 +27,7 @@ class Utility:
     """
 
     name: ClassVar[str]
-    _parameter_ndim: ClassVar[int] = 0
+    parameter_ndim: ClassVar[int] = 0
 
     def __init_subclass__(cls) -> None:
         # Not by `register_dataclass`, as flax does: then the tree structures of classes with as many fields
@@ -93,6 +93,11 @@ class Utility:
         `where` is what the complaint calls the utility: `risk`, or `objective`.
         """
 
+    def t_start(self, t: ArrayLike, unit: ArrayLike) -> Array:
+        """Where the auxiliary variable starts for a quantity of this size, given the start of a plain `t`."""
+        del unit
+        return jnp.full(self.t_shape, t, float)
+
     def t_floor(self, b: ArrayLike) -> ArrayLike:
         """The least `t` worth trying where `S_g(X) >= b` is asked for (`b = -c`); minus infinity if none."""
         return b - self.g_sup
@@ -123,7 +128,7 @@ class Utility:
 
     def _checked(self, x: ArrayLike, weights: ArrayLike | None) -> tuple[Array, Array, Array]:
         for value in jax.tree.leaves(self):
-            if jnp.ndim(value) != self._parameter_ndim:
+            if jnp.ndim(value) != self.parameter_ndim:
                 shape = jnp.shape(value)
                 raise UserError(f"{self.name}: a parameter has shape {shape}; map over it with jax.vmap")
         x, p, valid = checks.samples(x, weights)
