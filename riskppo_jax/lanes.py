@@ -192,8 +192,13 @@ def sweep(
     if mode not in ("vmap", "map"):
         raise UserError(f"mode={mode}: accepts vmap, map")
     base = trainer.hypers if hypers is None else hypers
-    values = {name: list(range(given)) if name == "seed" and isinstance(given, int) else list(given)
-              for name, given in grid.items()}  # fmt: skip
+    values = {}
+    for name, given in grid.items():
+        if name == "seed" and isinstance(given, int):
+            given = range(given)
+        elif not isinstance(given, Sequence | np.ndarray) or isinstance(given, str):
+            raise UserError(f"grid: {name}={given!r}: accepts a list of values")
+        values[name] = list(given)
     points = product(values)
     if not points:
         raise UserError("grid: is empty; accepts values for at least one setting")
@@ -237,8 +242,8 @@ def _with_number(hypers: Hypers, area: str, key: str, value: Any) -> Hypers:
         return hypers.replace(ppo=ppo)
     if area == "dual" and hasattr(hypers.dual, key):
         return hypers.replace(dual=hypers.dual.replace(**{key: value}))
-    if area not in ("", "dual"):
-        raise AttributeError(area)
+    if area not in ("", "dual") or dataclasses.is_dataclass(getattr(hypers, key)):
+        raise AttributeError(key)
     return hypers.replace(**{key: value})
 
 

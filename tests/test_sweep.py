@@ -192,6 +192,7 @@ def test_sweep_from_python_refuses(trainer):
     for axes, named in (
         ({}, "empty"), ({"seed": []}, "empty"), ({"ppo.rate": [1.0]}, "ppo.rate"), ({"risk.beta": [0.3, 3.0]}, "beta"),
         ({"ppo.gamma": [1.5]}, "gamma"), ({"foo.lam_init": [1.0]}, "foo.lam_init"),
+        ({"risk.beta": 0.3}, "risk.beta=0.3"), ({"ppo": [1.0]}, "ppo"), ({"noise": [0.1]}, "noise"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=named):
             rp.sweep(trainer, axes, 1)

@@ -16,6 +16,7 @@ from riskppo_jax.envs.wrappers import (
     when_any,
     with_noise,
 )
+from riskppo_jax.errors import UserError
 
 
 class Counter:
@@ -119,7 +120,7 @@ def test_noise_can_be_swept():
 
 
 def test_with_noise_needs_a_noisy_environment():
-    with pytest.raises(KeyError, match="noise"):
+    with pytest.raises(UserError, match="noise"):
         with_noise(Counter().reset(jax.random.key(0)), 0.1)
 
 

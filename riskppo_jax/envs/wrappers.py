@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from riskppo_jax.envs.base import Env, State
+from riskppo_jax.errors import UserError
 from riskppo_jax.types import Array, ArrayLike, Key, PyTree
 
 
@@ -62,7 +63,7 @@ def _noisy(key: Key, action: Array, std: Array) -> Array:
 def with_noise(state: State, std: ArrayLike, create: bool = False) -> State:
     """`state` of a world whose action noise has standard deviation `std`; auto-resets keep it."""
     if not create and "noise" not in state.info:
-        raise KeyError("noise: this environment was made without action noise")
+        raise UserError("noise: this environment was made without action noise; accepts None")
     std = jnp.broadcast_to(jnp.asarray(std, state.reward.dtype), state.reward.shape)
     return state.replace(info={**state.info, "noise": std})
 
