@@ -31,7 +31,7 @@ class RewardScale:
 
     returns: Array  # [env]
     moments: Moments
-    targets: Moments  # of what the critic is to predict, in units of the reward
+    targets: Moments  # of what the critic is to predict
 
 
 def init_moments(shape: tuple[int, ...] = ()) -> Moments:
@@ -112,23 +112,21 @@ def update_reward_scale(
     return scale.replace(returns=last, moments=moments)
 
 
-def to_value(scale: RewardScale, output: Array) -> Array:
+def to_value(scale: RewardScale, output: Array, unit: ArrayLike = 1.0) -> Array:
     """The value that a critic's output stands for: `mean + sd output`, with the moments of its targets.
 
     A critic that has to learn a large mean first, and small differences around it with what is left of its precision,
-    learns no differences.
+    learns no differences. Before there are targets an output of one is worth a `unit`.
     """
-    return scale.targets.mean + _spread(scale) * output
+    return scale.targets.mean + _spread(scale.targets, unit) * output
 
 
-def to_output(scale: RewardScale, value: Array) -> Array:
+def to_output(scale: RewardScale, value: Array, unit: ArrayLike = 1.0) -> Array:
     """What a critic should put out for this value; the inverse of `to_value`."""
-    return (value - scale.targets.mean) / _spread(scale)
+    return (value - scale.targets.mean) / _spread(scale.targets, unit)
 
 
-def _spread(scale: RewardScale) -> Array:
-    """Standard deviation of the targets; before there are any, that of the discounted return."""
-    targets, unit = scale.targets, 1.0 / reward_factor(scale)
+def _spread(targets: Moments, unit: ArrayLike) -> Array:
     seen = jnp.where(targets.count > 0, jnp.sqrt(targets.var), unit)
     return jnp.maximum(seen, jnp.maximum(1e-4 * unit, 1e-6 * jnp.abs(targets.mean)))
 
@@ -139,13 +137,13 @@ def update_targets(scale: RewardScale, target: Array, valid: Array | None = None
     return scale.replace(targets=update_moments(scale.targets.replace(count=remembered), target, valid))
 
 
-def same_values(old: RewardScale, new: RewardScale) -> tuple[Array, Array]:
+def same_values(old: RewardScale, new: RewardScale, unit: ArrayLike = 1.0) -> tuple[Array, Array]:
     """`gain, offset` such that `gain output + offset` stands for the same value in `new` as `output` did in `old`.
 
     A critic whose outputs are left alone when the targets' moments move puts out other values from then on. Targets
     are made of these values, so the moments follow, and with a long horizon they run away.
     """
-    return _spread(old) / _spread(new), to_output(new, old.targets.mean)
+    return _spread(old.targets, unit) / _spread(new.targets, unit), to_output(new, old.targets.mean, unit)
 
 
 def reward_factor(scale: RewardScale) -> Array:

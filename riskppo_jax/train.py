@@ -191,21 +191,25 @@ def make_train(
         else:
             priced = priced_steps(hypers.problem, state.dual, batch, scheme.constant)
         scale = update_reward_scale(state.scale, priced, batch.terminated | batch.truncated, ppo.gamma, batch.valid)
-        value = to_value(scale, batch.value)
+        factor = reward_factor(scale)
+        # values that are to stay are measured in rewards, whose scale moves; otherwise in units of that scale
+        unit, earned = (1.0 / factor, priced) if layout.keep_values else (1.0, priced * factor)
+        value = to_value(scale, batch.value, unit)
         advantage, target = gae(
-            priced, value, to_value(scale, batch.next_value), batch.terminated, batch.truncated, ppo.gamma,
+            earned, value, to_value(scale, batch.next_value, unit), batch.terminated, batch.truncated, ppo.gamma,
             ppo.gae_lambda, batch.valid,
         )  # fmt: skip
-        advantage = advantage * reward_factor(scale)
-        before, scale = scale, update_targets(scale, target, batch.valid)
-        params = networks.with_value(state.learner.params, *same_values(before, scale))
-        batch = batch._replace(value=to_output(scale, value))
-        samples = make_batch(batch, advantage, to_output(scale, target), state.moments, ppo.obs_clip)
-        learner, metrics = ppo_update(key, state.learner.replace(params=params), samples, networks, ppo, layout, lr)
+        learner, judge, moved = state.learner, scale, update_targets(scale, target, batch.valid)
+        if layout.keep_values:
+            learner = learner.replace(params=networks.with_value(learner.params, *same_values(scale, moved, unit)))
+            advantage, judge = advantage * factor, moved
+            batch = batch._replace(value=to_output(moved, value, unit))
+        samples = make_batch(batch, advantage, to_output(judge, target, unit), state.moments, ppo.obs_clip)
+        learner, metrics = ppo_update(key, learner, samples, networks, ppo, layout, lr)
         moments = state.moments
         if layout.normalize_observations:
             moments = update_moments(moments, batch.obs, batch.valid)
-        return state.replace(learner=learner, moments=moments, scale=scale), metrics
+        return state.replace(learner=learner, moments=moments, scale=moved), metrics
 
     def step(before: RunState, hypers: Hypers) -> tuple[RunState, Metrics]:
         key, key_roll, key_dual, key_sgd = jax.random.split(before.key, 4)

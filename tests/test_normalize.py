@@ -181,7 +181,7 @@ def test_values_have_the_units_of_the_reward():
     def values(unit):
         first = update_reward_scale(init_reward_scale(2), unit * reward, done, 0.99)
         later = update_targets(first, unit * (reward + 7.0))
-        return to_value(first, output), to_value(later, output)
+        return to_value(first, output, 1.0 / reward_factor(first)), to_value(later, output, 1.0 / reward_factor(first))
 
     for small, usual in zip(values(1e-6), values(1.0), strict=True):
         np.testing.assert_allclose(1e6 * small, usual, rtol=1e-4)
