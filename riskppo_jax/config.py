@@ -30,7 +30,7 @@ class Layout:
     normalize_observations: bool = True  # by running moments, fixed during a rollout and its epochs
     normalize_advantages: bool = True  # within each minibatch
     clip_value_loss: bool = False  # around the old value, by ppo.value_clip
-    keep_values: bool = False  # when the moments of its targets move; needed where ppo.gamma is above 0.995 or so
+    keep_values: bool = False  # the critic's, when the moments of its targets move; for ppo.gamma above 0.995 or so
     stagger: bool = True  # the worlds' first episodes end at different times
 
     def __post_init__(self):

@@ -193,11 +193,9 @@ def traits_of(run: Run, lane: Lane) -> dict[str, Any]:
 
 def numbered(names: Iterable[str]) -> list[str]:
     """Names that are there again with a number behind them: `speed`, `speed_2`."""
-    found: list[str] = []
-    for name in names:
-        before = sum(other == name or other.startswith(f"{name}_") for other in found)
-        found.append(f"{name}_{before + 1}" if name in found else name)
-    return found
+    given = list(names)
+    before = [given[:i].count(name) for i, name in enumerate(given)]
+    return [f"{name}_{count + 1}" if count else name for name, count in zip(given, before, strict=True)]
 
 
 def best_t(risk: Mapping[str, Any]) -> str:
