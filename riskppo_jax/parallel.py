@@ -35,6 +35,15 @@ def cores_as_devices() -> None:
         jax.config.update("jax_num_cpu_devices", cores())
 
 
+def one_thread_each() -> None:
+    """Lets a device of JAX's CPU backend work on one thread, unless `PJRT_NPROC` says otherwise.
+
+    Beside a host engine every operation of the program is small: handed from thread to thread it takes longer than to
+    compute, and those threads are in the way of the physics'. To be called before anything is computed.
+    """
+    os.environ.setdefault("PJRT_NPROC", "1")
+
+
 def on_own_cores() -> bool:
     """Whether the devices are the cores of `cores_as_devices`, and not ones that somebody asked for."""
     return jax.default_backend() == "cpu" and jax.config.jax_num_cpu_devices > 0 and jax.process_count() == 1

@@ -26,7 +26,7 @@ from riskppo_jax.build import Job, build
 from riskppo_jax.display import Display, SweepDisplay
 from riskppo_jax.errors import UserError
 from riskppo_jax.lanes import Way
-from riskppo_jax.parallel import cores_as_devices
+from riskppo_jax.parallel import cores_as_devices, one_thread_each
 from riskppo_jax.room import announce, choose_way
 from riskppo_jax.runs import best_t
 from riskppo_jax.settings import DistributedSettings, Settings, differences, from_dict, to_dict
@@ -66,6 +66,8 @@ def train(settings: Settings) -> int:
     apart = apart and settings.engine != "mjx"  # whose factorisations on several devices may wait for each other
     if apart and not distributed.asked_for(settings):
         cores_as_devices()
+    if settings.engine in ("native", "auto"):
+        one_thread_each()
     folder, leads = Path(settings.output), distributed.leads()
     if settings.resume and settings.engine == "auto" and (folder / "config.yaml").exists():
         settings = dataclasses.replace(settings, engine=read_config(folder)["engine"])

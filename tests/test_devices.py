@@ -47,6 +47,17 @@ def test_what_does_not_divide_is_refused():
         assert part in line and "accepts" in line
 
 
+def test_a_wish_for_threads_stands(monkeypatch):
+    from riskppo_jax.parallel import one_thread_each
+
+    for given, kept in (("3", "3"), (None, "1")):
+        monkeypatch.setenv("PJRT_NPROC", given or "")  # so that it is put back afterwards
+        if given is None:
+            monkeypatch.delenv("PJRT_NPROC")
+        one_thread_each()
+        assert os.environ["PJRT_NPROC"] == kept
+
+
 def _compare(what: str) -> None:
     import jax
     import jax.numpy as jnp

@@ -91,9 +91,11 @@ def _engines(args: argparse.Namespace) -> tuple[list["Line"], dict[str, Any], st
 def _train(args: argparse.Namespace) -> tuple[list["Line"], dict[str, Any], str]:
     from riskppo_jax.bench.engines import TASKS as KNOWN
     from riskppo_jax.bench.train import TASKS, measure
+    from riskppo_jax.parallel import one_thread_each
 
     _positive("repeats", args.repeats)
     tasks = _words("tasks", args.tasks or list(TASKS), KNOWN)
+    one_thread_each()  # as `riskppo train` does
     repeats = args.repeats or (2 if args.quick else 15)
     lines = []
     for task in tasks:
