@@ -240,6 +240,8 @@ def _env(settings: Settings) -> Env:
 
 def _constraints(settings: Settings, env: Env) -> tuple[Constraint, ...]:
     entries = settings.constraints
+    if entries is None and settings.threshold is not None and not env.constraint_names:
+        raise UserError(f"threshold={settings.threshold}: this task has nothing to limit; accepts null")
     if entries is None:
         usual = [name for name in env.constraint_names if name in env.thresholds]
         entries = usual if usual or settings.threshold is None else list(env.constraint_names)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from riskppo_jax import plotting
-from riskppo_jax.report.data import grid, only
+from riskppo_jax.report.data import grid, only, step_t
 from riskppo_jax.runs import Lane, Run, best_t, groups, numbered
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _lane_figures(lane: Lane) -> Iterator[tuple[str, "Figure"]]:
         t, best, risk, lam = (lane.curve(f"constraint{i}/{name}") for name in ("t", "t_batch", "risk", "lam"))
         final = {
             "reward": found["reward_mean"], "reward_std": found["reward_std"], "risk": c["risk_value"],
-            "quantile": only(c["quantile"]), "minus_t": only(c["t"], -1.0), "best_t": best_t(c["risk"]),
+            "quantile": only(c["quantile"]), "minus_t": step_t(c), "best_t": best_t(c["risk"]),
         }  # fmt: skip
         samples = lane.samples.get(c["name"], np.zeros(0))
         minus = lambda curve: (curve[0], -curve[1])  # noqa: E731

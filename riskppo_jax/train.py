@@ -206,6 +206,7 @@ def make_train(
             batch = batch._replace(value=to_output(moved, value, unit))
         samples = make_batch(batch, advantage, to_output(judge, target, unit), state.moments, ppo.obs_clip)
         learner, metrics = ppo_update(key, learner, samples, networks, ppo, layout, lr)
+        metrics["ppo/target_spread"] = jnp.sqrt(moved.targets.var) / unit
         moments = state.moments
         if layout.normalize_observations:
             moments = update_moments(moments, batch.obs, batch.valid)

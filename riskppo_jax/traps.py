@@ -13,6 +13,7 @@ HALF = 0.5  # of the best return: below it a policy has lost something ...
 NEAR = 0.9  # ... unless a risk fell below this share of what it was
 BINDS = 0.85  # of the limit: a risk above this holds the policy ...
 SWINGS = 0.6  # ... and a mean below this says that it is the quantity's swings that do
+RUNAWAY = 1e3  # deviations of the return: what a critic is to tell apart is of the order of one
 POOR = 0.8  # of the best so far, an episode or a step: one that earns as ever does not stand still
 
 
@@ -54,6 +55,7 @@ def _traps(points: Sequence[dict[str, Any]], names: Sequence[str], total: int) -
         for look in (_at_bound, _standing, _swings):
             found[f"{look.__name__} {i}"] = look(points, i, name, total)
     found["forgot"] = _forgot(points, len(names), total)
+    found["runaway"] = _runaway(points)
     skipped = sum(point.get("ppo/skipped") or 0 for point in points)
     if skipped:
         found["skipped"] = f"{skipped} gradient steps were skipped because a loss or gradient was not finite"
@@ -147,4 +149,15 @@ def _forgot(points: Sequence[dict[str, Any]], constraints: int, total: int) -> s
         f"the policy forgot what it could do: its return fell from {high:.4g} to {low[0]['train/return']:.4g} and "
         f"stayed below half of that for {len(low)} log points, {ended}; a smaller ppo.value_huber, "
         "ppo.target_kl or ppo.lr avoids this"
+    )
+
+
+def _runaway(points: Sequence[dict[str, Any]]) -> str | None:
+    """Value targets that have grown out of all proportion to the returns they stand for."""
+    spread = max((point.get("ppo/target_spread") or 0.0 for point in points), default=0.0)
+    if spread < RUNAWAY:
+        return None
+    return (
+        f"the critic's targets ran away: they spread {spread:.2g} times as far as returns do; "
+        "layout.keep_values=true or a smaller ppo.gamma avoids this"
     )

@@ -35,8 +35,9 @@ def of_steps(batch: Transition, started: Array, gamma: ArrayLike) -> View:
 
 
 def of_episodes(batch: Transition, sums: Episodes, limit: int) -> View:
-    """Sums over the time limit, and only where an episode ends."""
-    ends = ((batch.terminated | batch.truncated) & batch.valid).astype(batch.reward.dtype)
+    """Sums over the time limit, and only where an episode ends; staggered worlds cut their first one short."""
+    whole = batch.terminated | (batch.truncated & (sums.length >= limit))
+    ends = (whole & batch.valid).astype(batch.reward.dtype)
     return View(sums.reward / limit, {name: x / limit for name, x in sums.quantities.items()}, ends, ends)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import probes
 import pytest
 import yaml
 
@@ -9,6 +10,7 @@ from riskppo_jax import sgda
 from riskppo_jax.build import build, plan
 from riskppo_jax.config import Layout, PPOHypers
 from riskppo_jax.envs.registry import list_envs
+from riskppo_jax.errors import UserError
 from riskppo_jax.risk import oce
 from riskppo_jax.scheme import Scheme
 from riskppo_jax.settings import Settings, conf_dir, differences, expand, from_dict, read_settings, to_dict
@@ -90,6 +92,23 @@ def test_any_registered_id_works():
         assert settings.env == {"id": "Mine-v0"} and settings.noise is None
     finally:
         del registry._entries()["Mine-v0"]
+
+
+def test_a_limit_needs_something_to_limit():
+    from riskppo_jax.envs import registry
+
+    def free(engine, **options):
+        env = probes.Probe()
+        env.constraint_names, env.constraint_range, env.thresholds = (), {}, {}
+        return env
+
+    registry.register("Free-v0", free, {})
+    try:
+        assert not build(read_settings(["env=Free-v0"])).hypers.problem.constraints
+        with pytest.raises(UserError, match=r"threshold=0\.5: this task has nothing to limit; accepts null"):
+            build(read_settings(["env=Free-v0", "threshold=0.5"]))
+    finally:
+        del registry._entries()["Free-v0"]
 
 
 def test_overrides_reach_the_problem():

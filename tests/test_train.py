@@ -17,6 +17,7 @@ from riskppo_jax.risk.lagrangian import Constraint, Problem, priced_reward
 from riskppo_jax.scheme import Scheme
 from riskppo_jax.solvers.ppo import Transition
 from riskppo_jax.train import BAD_ITERATIONS, make_train, scan_steps
+from riskppo_jax.traps import find_traps
 from riskppo_jax.view import of_episodes, priced_episodes
 
 LAYOUT = Layout(num_envs=2, horizon=4, num_minibatches=2, num_epochs=2, hidden_sizes=(4,))
@@ -238,6 +239,14 @@ class TestEpisodeRisk:
         np.testing.assert_array_equal(np.asarray(view.weights, bool), done)
         np.testing.assert_allclose(view.quantities["v1"], expected / 10, rtol=1e-5)
 
+    def test_a_first_episode_cut_short_does_not_count(self):
+        batch, _ = self.batch()
+        ends = np.zeros((7, 3), bool)
+        ends[2], ends[6, 1] = True, True  # clocks that started late, and a whole episode of four steps
+        cut = batch._replace(terminated=jnp.zeros((7, 3), bool), truncated=jnp.asarray(ends))
+        _, sums = running_sums(init_episodes(3, ("v1",)), cut)
+        assert np.argwhere(of_episodes(cut, sums, 4).weights).tolist() == [[6, 1]]
+
     def test_step_prices_add_up_to_the_episode_s(self):
         batch, done = self.batch(1)
         problem = chain(0.3, 0.2)
@@ -299,13 +308,19 @@ def test_price_steps_shrink_where_the_utility_is_steep(env):
     assert moves[1.0] == pytest.approx(moves[0.3], rel=1e-2)  # never larger than what the steps were chosen for
 
 
-def test_values_do_not_run_away_with_a_long_horizon():
+@pytest.mark.parametrize("keep", [True, False])
+def test_values_do_not_run_away_with_a_long_horizon(keep):
     """With a discount of 0.9999 no value exceeds 10,000 rewards, however the moments of targets move meanwhile."""
     env = probes.Probe(first=jax.random.normal, reward=lambda s, step, action: s, length=20, clock=True)
-    layout = Layout(num_envs=8, horizon=32, num_minibatches=4, num_epochs=4, hidden_sizes=(16,), keep_values=True)
+    layout = Layout(num_envs=8, horizon=32, num_minibatches=4, num_epochs=4, hidden_sizes=(16,), keep_values=keep)
     trainer = make_train(env, layout, Problem())
     hypers = trainer.hypers.replace(ppo=PPOHypers(gamma=0.9999, gae_lambda=0.98, lr=1e-3), total_steps=1e9)
     state, metrics = jax.jit(scan_steps(trainer, 200))(jax.jit(trainer.init)(jax.random.key(0), hypers), hypers)
+    said = find_traps([{"ppo/target_spread": float(x)} for x in metrics["ppo/target_spread"]], [])
+    if not keep:
+        assert "ran away" in said[0] and "layout.keep_values=true" in said[0]
+        return
+    assert not said
     assert jnp.sqrt(state.scale.targets.var) < 1e4  # reward has a deviation of 1
     assert metrics["ppo/explained_variance"][-1] > 0.9
 

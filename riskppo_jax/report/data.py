@@ -83,6 +83,11 @@ def only(values: float | Sequence[float], sign: float = 1.0) -> float | None:
     return sign * float(found[0]) + 0.0 if len(found) == 1 else None
 
 
+def step_t(constraint: Mapping[str, Any]) -> float | None:
+    """`-t` on the axis of a step's quantity; None where it has no place there, or is about whole episodes."""
+    return None if "whole" in constraint else only(constraint["t"], -1.0)
+
+
 def over_seeds(lanes: Sequence[Lane]) -> dict[str, Any] | None:
     """What a group of seeds achieved: return with interval, constraints kept, and the largest risk over its limit."""
     found = list({lane.found["seed"]: lane.found for lane in lanes if lane.found}.values())  # each seed once
@@ -150,7 +155,7 @@ def _constraint(i: int, lane: Lane, c: Mapping[str, Any]) -> dict[str, Any]:
         "ci": c["risk_value_ci"],
         "best_t": best_t(c["risk"]),
         "quantile": only(c["quantile"]),
-        "minus_t": only(c["t"], -1.0),
+        "minus_t": step_t(c),
         "lam": c["lam"],
         "mark": verdict(c).mark,
         "curves": drawn,
