@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from riskppo_jax import grid, sgda
+from riskppo_jax import grid, sgda, units
 from riskppo_jax.config import Layout, PPOHypers, check_ppo_hypers
 from riskppo_jax.engines.base import resolve
 from riskppo_jax.envs.base import Env
@@ -23,7 +23,7 @@ from riskppo_jax.risk.utility import Utility
 from riskppo_jax.runs import numbered
 from riskppo_jax.scheme import Scheme
 from riskppo_jax.settings import Settings
-from riskppo_jax.train import Hypers, Trainer, check_ranges, make_train
+from riskppo_jax.train import Hypers, Trainer, make_train
 
 SHARDS = ("auto", LANES, ENVS, "none")
 MODES = ("auto", "vmap", "map")  # how the lanes of a sweep are run
@@ -132,7 +132,7 @@ def _hypers(settings: Settings, env: Env) -> Hypers:
     if settings.noise is not None and not 0 <= settings.noise < math.inf:
         raise UserError(f"noise={settings.noise}: accepts a standard deviation >= 0")
     problem = Problem(objective, _constraints(settings, env))
-    check_ranges(problem, env)
+    units.check_ranges(problem, env)
     return Hypers(problem, ppo, dual, total_steps=float(settings.total_steps), **starts)
 
 

@@ -19,7 +19,7 @@ from riskppo_jax.traps import find_traps
 from riskppo_jax.writers import plain, read_points
 
 if TYPE_CHECKING:
-    from riskppo_jax.run import Progress
+    from riskppo_jax.rundir import Progress
 
 _PACKAGES = ("riskppo-jax", "jax", "jaxlib", "flax", "optax", "mujoco", "mujoco-mjx", "gymnasium", "numpy")
 

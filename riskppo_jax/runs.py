@@ -144,7 +144,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 def restore_lane(folder: Path, lane: int = 0) -> tuple[Any, Any]:
     """Job and state of one lane at its newest checkpoint."""
-    from riskppo_jax.run import restore_run
+    from riskppo_jax.rundir import restore_run
 
     job, state, _ = restore_run(folder, lane)
     return job, state

@@ -5,7 +5,6 @@ with the new ones, and improves the policy on it. Whoever holds `init` and `step
 in chunks and save between, or `vmap` a grid: same step, same numbers.
 """
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from riskppo_jax import sgda
+from riskppo_jax import sgda, units
 from riskppo_jax.config import Layout, PPOHypers
 from riskppo_jax.envs.base import Env, State
 from riskppo_jax.envs.wrappers import staggered, with_noise
@@ -50,10 +49,7 @@ from riskppo_jax.solvers.ppo import (
 from riskppo_jax.types import Array, ArrayLike, Key, Metrics, PyTree
 from riskppo_jax.view import View, of_episodes, of_steps, priced_episodes, priced_steps, risk_metrics
 
-REWARDS = (-100.0, 100.0)  # of a step, where an environment does not say
 BAD_ITERATIONS = 3  # in a row, after which a run stands still as diverged
-STEEPNESS = 1 / 0.3  # of the utility that step sizes were chosen for; steps are smaller for steeper ones ...
-STEEPEST = 20.0  # ... up to this factor
 
 
 @struct.dataclass
@@ -125,7 +121,7 @@ def make_train(
       scheme: where their batch comes from, and how it is weighted.
     """
     rule, scheme = rule or sgda.Rule(), scheme or Scheme()
-    check_ranges(problem, env)
+    units.check_ranges(problem, env)
     networks = make_networks(env.observation_size, env.action_size, env.num_actions, layout)
     whole = scheme.risk_of == "episode"
     limit = getattr(env, "limit", None)
@@ -135,12 +131,7 @@ def make_train(
     steps_per_iteration = layout.batch_size * scheme.rollouts
 
     def dual_sets(hypers: Hypers) -> sgda.Sets:
-        reach = getattr(env, "reward_range", REWARDS)
-        raw = sgda.sets(hypers.problem, reach, env.constraint_range, hypers.lam_max, rule.box)
-        if scheme.units == "raw":
-            return raw
-        units = _units(hypers.problem, env)
-        return raw.replace(slack_unit=units, t_unit=(1.0, *units), lam_unit=_price_units(hypers.problem, env, units))
+        return units.dual_sets(hypers.problem, env, hypers.lam_max, rule, scheme)
 
     def init(key: Key, hypers: Hypers) -> RunState:
         key, key_net, key_envs = jax.random.split(key, 3)
@@ -156,7 +147,7 @@ def make_train(
             averaged=learner.params.actor,
             moments=init_moments((env.observation_size,)),
             scale=init_reward_scale(layout.num_envs),
-            dual=_start(dual_sets(hypers), hypers),
+            dual=units.start(hypers.problem, dual_sets(hypers), hypers.lam_init, hypers.t_init),
             envs=envs,
             episodes=init_episodes(layout.num_envs, summed),
             env_steps=jnp.zeros((), jnp.uint32),
@@ -270,22 +261,6 @@ def make_train(
     return Trainer(init, step, networks, Hypers(problem), steps_per_iteration)
 
 
-def check_ranges(problem: Problem, env: Env) -> None:
-    """Raises `UserError` where the environment lacks a constrained quantity, or a measure cannot judge its range."""
-    for constraint in problem.constraints:
-        if constraint.name not in env.constraint_names:
-            raise UserError(
-                f"constraint {constraint.name!r}: this environment accepts {', '.join(env.constraint_names)}"
-            )
-        low, high = env.constraint_range[constraint.name]
-        if not (math.isfinite(low) and math.isfinite(high)):
-            raise UserError(
-                f"constraint_range of {constraint.name} is {low:g} to {high:g}; t accepts a quantity with finite bounds"
-            )
-        constraint.utility.require_range(low, high)
-    problem.objective.require_range(*getattr(env, "reward_range", REWARDS), where="objective")
-
-
 def scan_steps(trainer: Trainer, length: int) -> Callable[[RunState, Hypers], tuple[RunState, Metrics]]:
     """`length` steps as one function; metrics lead with the step."""
 
@@ -293,40 +268,6 @@ def scan_steps(trainer: Trainer, length: int) -> Callable[[RunState, Hypers], tu
         return jax.lax.scan(lambda state, _: trainer.step(state, hypers), state, None, length)
 
     return chunk
-
-
-def _units(problem: Problem, env: Env) -> Array:
-    """What slack and t are measured in: the threshold, so that one step size serves all tasks.
-
-    A threshold of zero gives no scale; the quantity's range does then. Prices stay in raw units, reward per v; an
-    environment whose rewards are of another size than its quantities says what a unit is worth in `price_units`.
-    """
-    widths = [env.constraint_range[c.name][1] - env.constraint_range[c.name][0] for c in problem.constraints]
-    limits = jnp.abs(problem.thresholds)
-    return jnp.where(limits > 0, limits, jnp.asarray(widths, limits.dtype))
-
-
-def _price_units(problem: Problem, env: Env, units: Array) -> Array:
-    """What steps on a price are measured in: reward per unit of the quantity, less for a utility that is steep.
-
-    A price of one charges `1/beta` for each unit of excess: the same step at beta 0.05 is felt six times as much as at
-    the 0.3 the steps were chosen for, and drives a policy that is still learning into standing or falling.
-    """
-    worth = getattr(env, "price_units", {})
-    raw = jnp.asarray([worth.get(c.name, 1.0) for c in problem.constraints], units.dtype)
-    steep = [c.utility.steepness(unit) for c, unit in zip(problem.constraints, units, strict=True)]
-    return raw / jnp.clip(jnp.asarray(steep, units.dtype) / STEEPNESS, 1.0, STEEPEST)
-
-
-def _start(sets: sgda.Sets, hypers: Hypers) -> sgda.DualState:
-    """Prices and t before the first step; the objective's own t starts at 0 unless all are given."""
-    t = hypers.t_init
-    if not isinstance(t, tuple):
-        problem = hypers.problem
-        units = jnp.broadcast_to(sets.slack_unit, problem.thresholds.shape)
-        own = [c.utility.t_start(hypers.t_init, unit) for c, unit in zip(problem.constraints, units, strict=True)]
-        t = (problem.objective.t_start(0.0, 1.0), *own)
-    return sgda.init(sets, hypers.lam_init, t)
 
 
 def _strong(x: Array) -> Array:

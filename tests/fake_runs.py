@@ -81,7 +81,7 @@ def untrained_run(folder: Path, *words: str) -> Path:
 
     from riskppo_jax import checkpoint
     from riskppo_jax.build import build
-    from riskppo_jax.run import Progress
+    from riskppo_jax.rundir import Progress
 
     settings = read_settings([*words, f"output={folder}"])
     job = build(settings)

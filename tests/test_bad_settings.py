@@ -185,7 +185,7 @@ def test_resume_into_a_damaged_config(capsys, tmp_path):
 
 
 def test_resume_into_another_task(capsys, tmp_path):
-    from riskppo_jax.run import keep_config, prepare
+    from riskppo_jax.rundir import keep_config, prepare
     from riskppo_jax.settings import read_settings
 
     held = read_settings([HOPPER, f"output={tmp_path}"])

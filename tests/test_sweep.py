@@ -18,7 +18,7 @@ from riskppo_jax import grid, run
 from riskppo_jax.cli import main
 from riskppo_jax.config import Layout
 from riskppo_jax.errors import UserError
-from riskppo_jax.run import restore_run
+from riskppo_jax.rundir import restore_run
 from riskppo_jax.runs import read_run
 from riskppo_jax.settings import from_dict, read_settings, to_dict
 from riskppo_jax.train import make_train, scan_steps

@@ -19,7 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from riskppo_jax.results import describe_lane, run_episodes
-    from riskppo_jax.run import restore_run
+    from riskppo_jax.rundir import restore_run
     from riskppo_jax.runs import pick_lane
     from riskppo_jax.writers import plain
 

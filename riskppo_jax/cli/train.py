@@ -48,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _job(words: list[str], label: str | None) -> int:
     from riskppo_jax.engines.cache import enable_cache
-    from riskppo_jax.run import read_config, train
+    from riskppo_jax.run import train
+    from riskppo_jax.rundir import read_config
     from riskppo_jax.settings import from_dict, read_settings
 
     settings = read_settings(words)

@@ -1,0 +1,130 @@
+"""A run directory: whether a run may go on in it, where it stands, and the settings it was started with."""
+
+import dataclasses
+import errno
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import yaml
+
+from riskppo_jax import checkpoint, lanes
+from riskppo_jax.build import Job, build
+from riskppo_jax.errors import UserError
+from riskppo_jax.lanes import Way
+from riskppo_jax.settings import DistributedSettings, Settings, differences, from_dict, to_dict
+from riskppo_jax.train import RunState
+
+# settings a run may change when it goes on: they do not touch what was computed so far
+_FREE = ("output", "resume", "report", "total_steps", "checkpoint.", "eval.")
+_FREE += ("log.tensorboard", "log.wandb", "log.project")
+_FREE += ("sweep.mode", "sweep.batch", "shard", "devices", "distributed.")  # where and how, not what
+
+
+class Progress(NamedTuple):
+    """Where a run stands, as its checkpoint's notes have it."""
+
+    iterations: int = 0
+    log_bytes: int = 0
+    log_lines: int = 0
+    train_seconds: float = 0.0  # in the compiled program
+    wall_seconds: float = 0.0  # in all, of every process that worked on it
+
+
+def prepare(settings: Settings, folder: Path) -> bool:
+    """Whether a run is to go on in this directory; refuses what would destroy one."""
+    held = folder / "config.yaml"
+    if held.exists() and not settings.resume:
+        raise UserError(f"output={folder} already holds a run; output accepts another folder, or add resume=true")
+    if held.exists():
+        old, new = read_config(folder), to_dict(settings)
+        for key, (was, now) in differences(old, new).items():
+            if not key.startswith(_FREE) and (key, was) != ("engine", "auto"):
+                raise UserError(f"resume=true: {key}={now} does not fit the run in {folder}, which accepts {key}={was}")
+        checkpoint.prune(folder / "checkpoints", len(checkpoint.steps(folder / "checkpoints")) or 1)
+    return held.exists()
+
+
+def keep_config(settings: Settings, folder: Path) -> None:
+    """Makes the directory, and writes down the settings of what is about to be trained there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_config(settings, folder / "config.yaml")
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        raise UserError(f"output={folder}: {error.strerror}; output accepts a folder to write to") from error
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The settings a run was started with, as plain dictionaries."""
+    try:
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+    except (OSError, ValueError, yaml.YAMLError):
+        raise UserError(f"{folder} is not a run directory; accepts a folder that train wrote") from None
+    return to_dict(from_dict(config or {}, f"{folder}/config.yaml"))
+
+
+def restore_run(folder: Path, lane: int | None = None) -> tuple[Job, RunState, Progress]:
+    """A run as its newest checkpoint has it.
+
+    Args:
+      folder: the run directory.
+      lane: of a sweep the one wanted, as the job and the state of a single run; None is the whole, stacked.
+    """
+    settings = from_dict(read_config(folder))
+    settings.shard, settings.devices = "none", 0  # wherever it was trained, it is looked at here
+    job = build(settings)
+    count = len(job.lanes) or 1
+    if lane is not None and not 0 <= lane < count:
+        raise UserError(f"lane={lane}: {folder} accepts lanes from 0 to {count - 1}")
+    state, progress = standing(job, folder)
+    if state is None:
+        raise UserError(f"{folder} has no checkpoint yet; accepts a run that trained for a while")
+    if lane is not None and job.lanes:
+        return job.lanes[lane], lanes.lane_of(state, lane), progress
+    return job, state, progress
+
+
+def standing(job: Job, folder: Path) -> tuple[RunState | None, Progress]:
+    """The state of the newest checkpoint, and how far it had come; None where there is none yet."""
+    newest = checkpoint.latest(folder / "checkpoints")
+    if newest is None:
+        return None, Progress()
+    notes = checkpoint.read_meta(newest)["notes"]
+    try:
+        progress = Progress(**notes)
+    except TypeError:
+        raise UserError(f"{newest} is not a checkpoint of a run; resume accepts those that train wrote") from None
+    return checkpoint.restore(newest, _shapes(job)), progress
+
+
+def summarised(summary: Path, steps: int) -> bool:
+    """Whether the results of a run that ended are those of its last step, and not of an earlier, shorter one."""
+    try:
+        return json.loads(summary.read_text())["env_steps"] >= steps
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def blank(job: Job) -> RunState:
+    """A state of this run's shapes with nothing in it, for another process to fill."""
+    keys = lambda x: jnp.issubdtype(x.dtype, jax.dtypes.prng_key)  # noqa: E731
+    empty = lambda x: jax.random.split(jax.random.key(0), x.shape) if keys(x) else jnp.zeros(x.shape, x.dtype)  # noqa: E731
+    return jax.tree.map(empty, _shapes(job))
+
+
+def _shapes(job: Job) -> RunState:
+    """What the state of this run looks like, on however many devices."""
+    plain = job._replace(mesh=None)
+    return jax.eval_shape(lanes.programs(plain, Way())[0], *lanes.inputs(plain))
+
+
+def _write_config(settings: Settings, path: Path) -> None:
+    lasting = dataclasses.replace(settings, distributed=DistributedSettings())  # who took part is of today
+    text = yaml.safe_dump(to_dict(lasting), sort_keys=False)
+    draft = path.with_suffix(".tmp")
+    draft.write_text(text)
+    draft.replace(path)

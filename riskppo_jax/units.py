@@ -1,0 +1,78 @@
+"""What steps on prices and on `t` are measured in, the sets they stay in, and where they start.
+
+One set of step sizes is to serve every task: slack and `t` are counted in thresholds, prices in what a unit of the
+quantity is worth.
+"""
+
+import math
+
+import jax.numpy as jnp
+
+from riskppo_jax import sgda
+from riskppo_jax.envs.base import Env
+from riskppo_jax.errors import UserError
+from riskppo_jax.risk.lagrangian import Aux, Problem
+from riskppo_jax.scheme import Scheme
+from riskppo_jax.types import Array, ArrayLike
+
+REWARDS = (-100.0, 100.0)  # of a step, where an environment does not say
+STEEPNESS = 1 / 0.3  # of the utility that step sizes were chosen for; steps are smaller for steeper ones ...
+STEEPEST = 20.0  # ... up to this factor
+
+
+def dual_sets(problem: Problem, env: Env, lam_max: ArrayLike, rule: sgda.Rule, scheme: Scheme) -> sgda.Sets:
+    """Lambda and T of this problem on this environment, with the units of their steps."""
+    reach = getattr(env, "reward_range", REWARDS)
+    raw = sgda.sets(problem, reach, env.constraint_range, lam_max, rule.box)
+    if scheme.units == "raw":
+        return raw
+    sizes = _sizes(problem, env)
+    return raw.replace(slack_unit=sizes, t_unit=(1.0, *sizes), lam_unit=_price_units(problem, env, sizes))
+
+
+def start(problem: Problem, sets: sgda.Sets, lam: ArrayLike, t: ArrayLike | Aux) -> sgda.DualState:
+    """Prices and t before the first step; the objective's own t starts at 0 unless all are given."""
+    if not isinstance(t, tuple):
+        sizes = jnp.broadcast_to(sets.slack_unit, problem.thresholds.shape)
+        own = [c.utility.t_start(t, size) for c, size in zip(problem.constraints, sizes, strict=True)]
+        t = (problem.objective.t_start(0.0, 1.0), *own)
+    return sgda.init(sets, lam, t)
+
+
+def check_ranges(problem: Problem, env: Env) -> None:
+    """Raises `UserError` where the environment lacks a constrained quantity, or a measure cannot judge its range."""
+    for constraint in problem.constraints:
+        if constraint.name not in env.constraint_names:
+            raise UserError(
+                f"constraint {constraint.name!r}: this environment accepts {', '.join(env.constraint_names)}"
+            )
+        low, high = env.constraint_range[constraint.name]
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise UserError(
+                f"constraint_range of {constraint.name} is {low:g} to {high:g}; t accepts a quantity with finite bounds"
+            )
+        constraint.utility.require_range(low, high)
+    problem.objective.require_range(*getattr(env, "reward_range", REWARDS), where="objective")
+
+
+def _sizes(problem: Problem, env: Env) -> Array:
+    """What slack and t are measured in: the threshold, so that one step size serves all tasks.
+
+    A threshold of zero gives no scale; the quantity's range does then. Prices stay in raw units, reward per v; an
+    environment whose rewards are of another size than its quantities says what a unit is worth in `price_units`.
+    """
+    widths = [env.constraint_range[c.name][1] - env.constraint_range[c.name][0] for c in problem.constraints]
+    limits = jnp.abs(problem.thresholds)
+    return jnp.where(limits > 0, limits, jnp.asarray(widths, limits.dtype))
+
+
+def _price_units(problem: Problem, env: Env, sizes: Array) -> Array:
+    """What steps on a price are measured in: reward per unit of the quantity, less for a utility that is steep.
+
+    A price of one charges `1/beta` for each unit of excess: the same step at beta 0.05 is felt six times as much as at
+    the 0.3 the steps were chosen for, and drives a policy that is still learning into standing or falling.
+    """
+    worth = getattr(env, "price_units", {})
+    raw = jnp.asarray([worth.get(c.name, 1.0) for c in problem.constraints], sizes.dtype)
+    steep = [c.utility.steepness(size) for c, size in zip(problem.constraints, sizes, strict=True)]
+    return raw / jnp.clip(jnp.asarray(steep, sizes.dtype) / STEEPNESS, 1.0, STEEPEST)
