@@ -60,9 +60,8 @@ def numpy_error(run: Path, job: Any, state: Any) -> float:
         arrays = dict(np.load(export(run, Path(folder) / "policy.npz")))
     drawn = np.random.default_rng(0).normal(size=(1000, job.env.observation_size))
     obs = (arrays["obs_mean"] + 2.0 * np.sqrt(arrays["obs_var"]) * drawn).astype(np.float32)
-    own = job.trainer.networks.policy(
-        state.deployed, normalize(state.moments, jnp.asarray(obs), job.hypers.ppo.obs_clip)
-    ).mode()
+    params, moments = state.deployed
+    own = job.trainer.networks.policy(params, normalize(moments, jnp.asarray(obs), job.hypers.ppo.obs_clip)).mode()
     x = np.clip((obs - arrays["obs_mean"]) / np.sqrt(arrays["obs_var"]), -arrays["obs_clip"], arrays["obs_clip"])
     depth = sum(name[0] == "w" for name in arrays)
     for i in range(depth):

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from riskppo_jax import grid, sgda, units
+from riskppo_jax import deploy, grid, sgda, units
 from riskppo_jax.config import Layout, PPOHypers, check_ppo_hypers
 from riskppo_jax.engines.base import resolve
 from riskppo_jax.envs.base import Env
@@ -191,6 +191,12 @@ def _check_counts(settings: Settings) -> None:
         value = getattr(getattr(settings, area) if area else settings, name)
         if not low <= value < 2**32:
             raise UserError(f"{key}={value}: accepts a whole number from {low} to {2**32 - 1}")
+    if settings.deploy not in deploy.CHOICES:
+        raise UserError(f"deploy={settings.deploy}: accepts {', '.join(deploy.CHOICES)}")
+    if settings.deploy == "best" and not settings.eval.points:
+        raise UserError("deploy=best: eval.points=0 leaves nothing to choose from; accepts 1 or more")
+    if settings.deploy == "best" and jax.process_count() > 1:
+        raise UserError("deploy=best: accepts one process; several accept last")
     if settings.sweep.mode not in MODES:
         raise UserError(f"sweep.mode={settings.sweep.mode}: accepts {', '.join(MODES)}")
     if settings.sweep.batch < 0:

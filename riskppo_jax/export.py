@@ -57,7 +57,8 @@ def export(run: str | Path, out: str | Path, lane: int = 0) -> Path:
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise UserError(f"OUT={out}: accepts a file in a folder that exists")
     job, state = restore_lane(Path(run), lane)
-    arrays = policy_arrays(state.deployed, state.moments, job.layout, job.hypers.ppo.obs_clip)
+    params, moments = state.deployed
+    arrays = policy_arrays(params, moments, job.layout, job.hypers.ppo.obs_clip)
     draft = out.with_name(f".{out.name}")
     try:
         FORMATS[out.suffix](draft, arrays)

@@ -15,12 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from riskppo_jax import evaluation
+from riskppo_jax import deploy, evaluation
 from riskppo_jax.build import Job
 from riskppo_jax.config import check_ppo_hypers
 from riskppo_jax.errors import UserError
-from riskppo_jax.evaluation import EVALUATION_SEED, Evaluation
+from riskppo_jax.evaluation import Evaluation
 from riskppo_jax.grid import points as product
+from riskppo_jax.nets import Params
+from riskppo_jax.normalize import Moments
 from riskppo_jax.parallel import lanes_apart, put, spread_state, with_ghosts
 from riskppo_jax.risk import oce
 from riskppo_jax.risk.utility import Utility
@@ -53,12 +55,18 @@ def inputs(job: Job) -> tuple[Key, Hypers]:
 
 def programs(job: Job, way: Way) -> tuple[Callable, Callable]:
     """`init(keys, hypers)` and a chunk of steps `(states, hypers) -> (states, metrics)`, not compiled yet."""
-    pair = job.trainer.init, scan_steps(job.trainer, job.chunk)
+    pair = _init(job), scan_steps(job.trainer, job.chunk)
     if job.lanes:
         pair = over_lanes(pair[0], way), over_lanes(pair[1], way)
         if job.mesh:
             pair = lanes_apart(pair[0], job.mesh), lanes_apart(pair[1], job.mesh)
     return pair
+
+
+def _init(job: Job) -> Callable[[Key, Hypers], RunState]:
+    if job.settings.deploy == "last":
+        return job.trainer.init
+    return lambda key, hypers: deploy.begin(job.trainer.init(key, hypers))
 
 
 class Runner:
@@ -121,20 +129,18 @@ def lane_of(tree: PyTree, index: int) -> PyTree:
     return jax.tree.map(lambda x: x[index], tree)
 
 
-def run_episodes(job: Job, state: RunState, deterministic: bool, episodes: int, way: Way) -> list[Evaluation]:
-    """Every lane's policy in its own environment; all of them meet the worlds of the same fixed keys.
-
-    With mean actions the policy that is deployed, with sampled ones the one that was trained.
-    """
+def run_episodes(
+    job: Job, policies: tuple[Params, Moments], deterministic: bool, episodes: int, way: Way, seed: int
+) -> list[Evaluation]:
+    """Every lane's policy in its own environment; all of them meet the worlds of the same fixed keys."""
     noises = [lane.hypers.noise for lane in job.lanes]
     noise = None if noises[0] is None else jnp.asarray(noises, float)
     clip = jnp.asarray([lane.hypers.ppo.obs_clip for lane in job.lanes], float)
     limit = getattr(job.env, "limit", None) or 1000
     mesh = job.mesh if jax.process_count() == 1 else None  # evaluation is the business of process 0
     ghosts = -len(job.lanes) % mesh.size if mesh else 0
-    params = state.deployed if deterministic else state.learner.params
     totals, (quantities, visited) = _episodes(
-        *with_ghosts((params, state.moments, noise, clip), ghosts),
+        *with_ghosts((*policies, noise, clip), ghosts), seed,
         env=job.env, networks=job.trainer.networks, episodes=episodes, deterministic=deterministic, limit=limit,
         way=way, mesh=mesh,
     )  # fmt: skip
@@ -149,9 +155,10 @@ def run_episodes(job: Job, state: RunState, deterministic: bool, episodes: int, 
 
 
 @partial(jax.jit, static_argnames=("env", "networks", "episodes", "deterministic", "limit", "way", "mesh"))
-def _episodes(params, moments, noise, clip, *, way: Way, mesh: Mesh | None, **static):
+def _episodes(params, moments, noise, clip, seed, *, way: Way, mesh: Mesh | None, **static):
+    key = jax.random.key(seed)
+
     def one(params, moments, noise, clip):
-        key = jax.random.key(EVALUATION_SEED)
         return evaluation._episodes(key, params, moments, noise, clip, **static)
 
     every = over_lanes(one, way)

@@ -6,13 +6,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 
 from riskppo_jax import lanes
 from riskppo_jax.build import Job, describe
-from riskppo_jax.evaluation import Evaluation, as_episodes, evaluate, metrics, risk_report
+from riskppo_jax.evaluation import EVALUATION_SEED, Evaluation, as_episodes, evaluate, metrics, risk_report
 from riskppo_jax.grid import describe as describe_point
 from riskppo_jax.lanes import Way, lane_of
+from riskppo_jax.nets import Params
+from riskppo_jax.normalize import Moments
 from riskppo_jax.runs import best_t
 from riskppo_jax.train import BAD_ITERATIONS, RunState
 from riskppo_jax.traps import find_traps
@@ -21,6 +24,8 @@ from riskppo_jax.writers import plain, read_points
 if TYPE_CHECKING:
     from riskppo_jax.rundir import Progress
 
+Policy = tuple[Params, Moments]
+CHOOSING = 2  # what is added to the seed of worlds in which a policy is chosen; 1 is the bootstrap's
 _PACKAGES = ("riskppo-jax", "jax", "jaxlib", "flax", "optax", "mujoco", "mujoco-mjx", "gymnasium", "numpy")
 
 
@@ -28,7 +33,9 @@ def finish(job: Job, folder: Path, state: RunState, progress: "Progress", clock:
     """Evaluates the policies and writes everything; returns the exit code, 1 where a lane diverged."""
     singles = job.lanes or (job,)
     states = [lane_of(state, i) for i in range(len(singles))] if job.lanes else [state]
-    mean, sampled = (_all_episodes(job, state, kind, job.settings.eval.episodes, way) for kind in (True, False))
+    count, trained = job.settings.eval.episodes, (state.learner.params, state.moments)
+    mean = _all_episodes(job, state.deployed, True, count, way)
+    sampled = _all_episodes(job, trained, False, count, way)
     found = [describe_lane(*each) for each in zip(singles, states, mean, sampled, strict=True)]
     if job.lanes:
         found = [lane | {"point": own.point} for lane, own in zip(found, singles, strict=True)]
@@ -62,23 +69,33 @@ def run_episodes(job: Job, state: RunState, deterministic: bool, episodes: int |
 
     With mean actions the policy that is deployed, with sampled ones the one that was trained.
     """
-    params = state.deployed if deterministic else state.learner.params
+    policy = state.deployed if deterministic else (state.learner.params, state.moments)
+    return _single(job, policy, deterministic, episodes or job.settings.eval.episodes)
+
+
+def _single(job: Job, policy: Policy, deterministic: bool, episodes: int, seed: int = EVALUATION_SEED) -> Evaluation:
     return evaluate(
-        job.env, job.trainer.networks, params, state.moments, episodes or job.settings.eval.episodes,
-        deterministic, job.hypers.noise, job.hypers.ppo.obs_clip,
+        job.env, job.trainer.networks, *policy, episodes, deterministic, job.hypers.noise, job.hypers.ppo.obs_clip,
+        key=jax.random.key(seed),
     )  # fmt: skip
 
 
 def evaluation_points(job: Job, state: RunState, way: Way) -> list[dict[str, float]]:
-    """A few episodes of the mean action while training goes on, as entries of each lane's log point."""
-    found = _all_episodes(job, state, True, job.settings.eval.point_episodes, way)
+    """A few episodes of the mean action while training goes on, as entries of each lane's log point.
+
+    Where they choose what is deployed they are others than those of the final evaluation.
+    """
+    seed = EVALUATION_SEED if job.settings.deploy == "last" else EVALUATION_SEED + CHOOSING
+    found = _all_episodes(job, state.newest, True, job.settings.eval.point_episodes, way, seed)
     return [metrics(each, own.hypers.problem.constraints) for own, each in zip(job.lanes or (job,), found, strict=True)]
 
 
-def _all_episodes(job: Job, state: RunState, deterministic: bool, episodes: int, way: Way) -> list[Evaluation]:
+def _all_episodes(
+    job: Job, policy: Policy, deterministic: bool, episodes: int, way: Way, seed: int = EVALUATION_SEED
+) -> list[Evaluation]:
     if job.lanes:
-        return lanes.run_episodes(job, state, deterministic, episodes, way)
-    return [run_episodes(job, state, deterministic, episodes)]
+        return lanes.run_episodes(job, policy, deterministic, episodes, way, seed)
+    return [_single(job, policy, deterministic, episodes, seed)]
 
 
 def _warnings(job: Job, points: list[dict[str, Any]]) -> list[str]:
@@ -117,7 +134,7 @@ def describe_lane(job: Job, state: RunState, mean: Evaluation, sampled: Evaluati
         "eval": mean.summary(),
         "eval_sampled": sampled.summary(),
         "diverged": bool(state.bad_streak >= BAD_ITERATIONS),
-    }
+    } | ({} if state.chosen is None else {"chosen": {"env_steps": int(state.chosen.env_steps)}})
 
 
 def versions() -> dict[str, str]:
@@ -172,6 +189,8 @@ def _say(summary: dict[str, Any], folder: Path) -> None:
 
 def _say_lane(lane: dict[str, Any]) -> None:
     found = lane["eval"]
+    if "chosen" in lane:
+        print(f"deployed: the policy after {lane['chosen']['env_steps']:,} steps, the best of the evaluation points")
     print(
         f"evaluation over {found['episodes']} episodes: reward {found['reward_mean']:.1f} +- "
         f"{found['reward_std']:.1f}, cost {found['cost_mean']:.2f}, length {found['length_mean']:.0f}"

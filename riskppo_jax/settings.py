@@ -100,6 +100,7 @@ class Settings:
     output: str | None = None  # the run directory; by default a new one in runs/
     resume: bool = False  # go on with the run in `output`, or begin it
     report: bool = True  # figures and report.html at the end
+    deploy: str = "last"  # what is evaluated and exported: the last policy, or the best of the evaluation points
     layout: LayoutSettings = field(default_factory=LayoutSettings)
     ppo: PPOSettings = field(default_factory=PPOSettings)
     dual: DualSettings = field(default_factory=DualSettings)

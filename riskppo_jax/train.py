@@ -70,6 +70,17 @@ class Hypers:
 
 
 @struct.dataclass
+class Chosen:
+    """The best policy that evaluations have seen so far: `deploy.py`."""
+
+    actor: PyTree
+    moments: Moments
+    env_steps: Array  # after which it was seen
+    reward: Array
+    excess: Array  # of the largest violation, 0 if there is none
+
+
+@struct.dataclass
 class RunState:
     """All that a run carries; what is saved is this, whole."""
 
@@ -83,11 +94,18 @@ class RunState:
     episodes: Episodes
     env_steps: Array  # all of them counted
     bad_streak: Array  # iterations in a row in which something was not finite
+    chosen: Chosen | None = None  # where the best is to be deployed instead of the last; steps leave it alone
 
     @property
-    def deployed(self) -> Params:
-        """What is evaluated with mean actions, and exported: any single update may have just spoiled the learner's."""
-        return self.learner.params.replace(actor=self.averaged)
+    def newest(self) -> tuple[Params, Moments]:
+        """The last policy, averaged over the tail: any single update may have just spoiled the learner's."""
+        return self.learner.params.replace(actor=self.averaged), self.moments
+
+    @property
+    def deployed(self) -> tuple[Params, Moments]:
+        """What is evaluated with mean actions, and exported."""
+        best = self.chosen
+        return self.newest if best is None else (self.learner.params.replace(actor=best.actor), best.moments)
 
 
 class _Seen(NamedTuple):

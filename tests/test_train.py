@@ -125,8 +125,9 @@ def test_the_deployed_policy_is_the_mean_of_the_tail(trainer, start, step, tail,
         if len(actors) <= 6 - count:
             assert_same(state.averaged, actors[-1])
     mean = jax.tree.map(lambda *leaves: sum(leaves) / count, *actors[-count:])
-    assert_near(state.deployed.actor, mean, 1e-6)
-    assert_same(state.deployed.critic, state.learner.params.critic)
+    params, moments = state.deployed
+    assert_near(params.actor, mean, 1e-6)
+    assert_same((params.critic, moments), (state.learner.params.critic, state.moments))
 
 
 def test_several_constraints_and_a_risk_averse_objective(env):

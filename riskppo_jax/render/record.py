@@ -82,8 +82,8 @@ def record(
 
 def policy_of(job: "Job", state: Any, deterministic: bool = True) -> Act:
     """The policy of a run at `state`; the mean action, or sampled ones."""
-    params = state.deployed if deterministic else state.learner.params
-    moments, clip = state.moments, job.hypers.ppo.obs_clip
+    params, moments = state.deployed if deterministic else (state.learner.params, state.moments)
+    clip = job.hypers.ppo.obs_clip
 
     def act(key: Key, obs: Array) -> Array:
         law = job.trainer.networks.policy(params, normalize(moments, obs, clip))

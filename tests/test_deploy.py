@@ -1,0 +1,71 @@
+"""The best policy of the evaluation points, where it is to be deployed instead of the last."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from tabular_cli import TINY
+
+from riskppo_jax import deploy
+from riskppo_jax.build import build
+from riskppo_jax.cli import main
+from riskppo_jax.risk import oce
+from riskppo_jax.risk.lagrangian import Constraint, Problem
+from riskppo_jax.rundir import restore_run
+from riskppo_jax.settings import read_settings
+
+LIMIT = Problem(constraints=(Constraint("v1", 2.0, oce.cvar(0.3)),))
+WORDS = [*TINY, "log.every=1", "eval.points=8", "deploy=best", "total_steps=256"]
+
+
+@pytest.mark.parametrize(("risk", "excess"), [(1.0, 0.0), (2.01, 0.0), (3.0, 0.5), (float("nan"), float("inf"))])
+def test_what_is_beyond_a_limit(risk, excess):
+    assert deploy.excess_of({"eval/risk0": risk}, LIMIT) == excess
+
+
+def test_no_cost_allowed_is_no_cost_allowed():
+    none = Problem(constraints=(Constraint("v1", 0.0, oce.cvar(0.3)),))
+    assert deploy.excess_of({"eval/risk0": 1e-3}, none) == 1e-3
+
+
+def test_lanes_choose_for_themselves():
+    """Keeping the limit comes before the return, then the return counts; what was better stays."""
+    job = build(read_settings([*TINY]))
+    keys = jax.random.split(jax.random.key(0), 2)
+    state = jax.vmap(lambda key: deploy.begin(job.trainer.init(key, job.hypers)))(keys)
+    kept = []
+    for steps, rewards, risks in ((1, (5, 5), (4, 1)), (2, (1, 9), (1, 4)), (3, (2, 4), (1, 1)), (4, (1, 6), (1, 1))):
+        marked = jax.tree.map(lambda x, mark=steps: 0 * x + mark, state.averaged)
+        state = state.replace(averaged=marked, env_steps=0 * state.env_steps + steps)
+        points = [{"eval/reward": r, "eval/risk0": v} for r, v in zip(rewards, risks, strict=True)]
+        state = deploy.choose(state, points, [LIMIT, LIMIT])
+        kept.append(state.chosen.env_steps.tolist())
+    assert kept == [[1, 1], [2, 1], [3, 1], [3, 4]]
+    for leaf in jax.tree.leaves(state.deployed[0].actor):
+        assert (np.asarray(leaf[0]) == 3).all() and (np.asarray(leaf[1]) == 4).all()
+
+
+@pytest.mark.parametrize("sweep", [[], ["sweep.seed=2"]])
+def test_a_run_deploys_the_best_of_its_points(tmp_path, capsys, sweep):
+    assert main(["train", *WORDS, *sweep, f"output={tmp_path / 'run'}"]) == 0
+    assert "the best of the evaluation points" in capsys.readouterr().out
+    points = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lanes = json.loads((tmp_path / "run" / "summary.json").read_text())["lanes"]
+    job, state, _ = restore_run(tmp_path / "run")
+    assert np.atleast_1d(state.chosen.env_steps).tolist() == [lane["chosen"]["env_steps"] for lane in lanes]
+    for i, lane in enumerate(lanes):
+        own = [point for point in points if point.get("sweep/lane", 0) == i and "eval/reward" in point]
+        assert len(own) == 8
+        problem = job.hypers.problem
+        best = min(own, key=lambda point: (deploy.excess_of(point, problem), -point["eval/reward"]))
+        assert lane["chosen"]["env_steps"] == best["train/env_steps"]
+
+
+def test_training_is_the_same_whatever_is_deployed(tmp_path):
+    logs = []
+    for choice in ("best", "last"):
+        assert main(["train", *WORDS, f"deploy={choice}", f"output={tmp_path / choice}"]) == 0
+        points = [json.loads(line) for line in (tmp_path / choice / "metrics.jsonl").read_text().splitlines()]
+        logs.append([{k: v for k, v in p.items() if not k.startswith(("perf/", "eval/"))} for p in points])
+    assert logs[0] == logs[1]
