@@ -195,6 +195,8 @@ def _check_counts(settings: Settings) -> None:
         raise UserError(f"deploy={settings.deploy}: accepts {', '.join(deploy.CHOICES)}")
     if settings.deploy == "best" and not settings.eval.points:
         raise UserError("deploy=best: eval.points=0 leaves nothing to choose from; accepts 1 or more")
+    if settings.deploy == "best" and settings.scheme.risk_of == "episode":
+        raise UserError("deploy=best: chooses by the risk of a step; accepts scheme.risk_of=step")
     if settings.deploy == "best" and jax.process_count() > 1:
         raise UserError("deploy=best: accepts one process; several accept last")
     if settings.sweep.mode not in MODES:

@@ -201,11 +201,11 @@ def sweep(
     base = trainer.hypers if hypers is None else hypers
     values = {}
     for name, given in grid.items():
-        if name == "seed" and isinstance(given, int):
-            given = range(given)
-        elif not isinstance(given, Sequence | np.ndarray) or isinstance(given, str):
+        if name == "seed" and isinstance(given, int | np.integer):
+            given = range(int(given))
+        elif not isinstance(given, Sequence | np.ndarray | jax.Array) or isinstance(given, str) or not np.ndim(given):
             raise UserError(f"grid: {name}={given!r}: accepts a list of values")
-        values[name] = list(given)
+        values[name] = np.asarray(given).tolist() if isinstance(given, np.ndarray | jax.Array) else list(given)
     points = product(values)
     if not points:
         raise UserError("grid: is empty; accepts values for at least one setting")

@@ -127,6 +127,8 @@ def describe_lane(job: Job, state: RunState, mean: Evaluation, sampled: Evaluati
         )
         if job.settings.scheme.risk_of == "episode":  # what lambda and t are about
             constraints[-1]["whole"] = risk_report(constraint, as_episodes(mean, job.env.limit), resamples)
+        if state.chosen is not None:  # t and lam are of the last policy
+            constraints[-1]["deployed_after"] = int(state.chosen.env_steps)
     return {
         "seed": job.settings.seed,
         "hypers": describe(job.hypers) | {"noise": job.settings.noise},

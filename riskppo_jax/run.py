@@ -44,12 +44,7 @@ def train(settings: Settings) -> int:
     """
     began = time.monotonic()
     distributed.start(settings)
-    apart = settings.sweep.grid and settings.shard != "none" and settings.devices != 1
-    apart = apart and settings.engine != "mjx"  # whose factorisations on several devices may wait for each other
-    if apart and not distributed.asked_for(settings):
-        cores_as_devices()
-    if settings.engine in ("native", "auto"):
-        one_thread_each()
+    claim_cores(settings)
     folder, leads = Path(settings.output), distributed.leads()
     if settings.resume and settings.engine == "auto" and (folder / "config.yaml").exists():
         settings = dataclasses.replace(settings, engine=read_config(folder)["engine"])
@@ -91,6 +86,16 @@ def train(settings: Settings) -> int:
         if isinstance(error, UserError) or distributed.count() == 1:
             raise
         distributed.give_up(settings.output, distributed.first_line(error))
+
+
+def claim_cores(settings: Settings) -> None:
+    """Makes devices of the cores where lanes can use them, and leaves them to the physics; before anything else."""
+    apart = settings.sweep.grid and settings.shard != "none" and settings.devices != 1
+    apart = apart and settings.engine != "mjx"  # whose factorisations on several devices may wait for each other
+    if apart and not distributed.asked_for(settings):
+        cores_as_devices()
+    if settings.engine in ("native", "auto"):
+        one_thread_each()
 
 
 def _enter(job: Job, folder: Path) -> tuple[RunState | None, Progress, bool]:

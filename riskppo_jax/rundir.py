@@ -63,8 +63,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         config = yaml.safe_load((folder / "config.yaml").read_text())
     except (OSError, ValueError, yaml.YAMLError):
-        raise UserError(f"{folder} is not a run directory; accepts a folder that train wrote") from None
-    return to_dict(from_dict(config or {}, f"{folder}/config.yaml"))
+        config = None
+    if not isinstance(config, dict) or not isinstance(config.get("env"), dict):
+        raise UserError(f"{folder} is not a run directory; accepts a folder that train wrote")
+    return to_dict(from_dict(config, f"{folder}/config.yaml"))
 
 
 def restore_run(folder: Path, lane: int | None = None) -> tuple[Job, RunState, Progress]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import yaml
@@ -122,7 +123,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
         config = None
-    if not isinstance(config, dict):
+    if not isinstance(config, dict) or not isinstance(config.get("env"), dict):
         raise UserError(f"{folder} is not a run directory; accepts a folder that train wrote")
     return config
 
@@ -136,9 +137,11 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     points = []
     for line in lines:
         try:
-            points.append(json.loads(line))
+            point = json.loads(line)
         except ValueError:
             continue
+        if isinstance(point, dict) and "train/env_steps" in point:
+            points.append(point)
     return points
 
 
@@ -229,6 +232,8 @@ def _short(traits: dict[str, dict[str, Any]], varying: list[str]):
 
 def _numbers(found: Mapping[str, Any]) -> dict[str, Any]:
     """A lane's results with NaN where JSON had to say null: a policy that diverged has risks nobody knows."""
+    if not isinstance(found, Mapping) or not {"constraints", "eval"} <= found.keys():
+        return {}  # none yet, or not whole
 
     def mended(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -272,12 +277,14 @@ def _read_samples(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError):
+    except (OSError, ValueError, EOFError, BadZipFile):
         return {}
 
 
 def _read_json(path: Path) -> dict[str, Any]:
+    """A mapping from a file; empty where there is none, or it is damaged."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
+    return found if isinstance(found, dict) else {}

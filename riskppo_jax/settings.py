@@ -202,10 +202,12 @@ def _translate(word: str) -> list[str]:
         return [f"++sweep.grid.{key.removeprefix('sweep.').removeprefix('grid.')}={text}"]
     if key == "sweep.grid":  # a whole grid at once; its names are checked when it is read
         return [f"++{word}"]
+    if word == "experiment=null":  # Hydra's way to say none
+        return []
     if key in ("risk", "objective", "algo", "experiment"):
         _known_choice(key, "risk" if key == "objective" else key, text)
     if key == "env":
-        if (conf_dir() / "env" / f"{text}.yaml").is_file():
+        if text not in ("default", "navigation") and (conf_dir() / "env" / f"{text}.yaml").is_file():
             return [word]
         from riskppo_jax.envs.registry import list_envs, make_env
 
@@ -246,7 +248,7 @@ def _parse(word: str):
 
 def _known_choice(key: str, group: str, text: str) -> None:
     names = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
-    if text not in names and not (group == "experiment" and text == "null"):
+    if text not in names:
         close = difflib.get_close_matches(text, names, n=1)
         hint = f"did you mean {close[0]}? " if close else ""
         raise UserError(f"{key}={text} is not known; {hint}{key} accepts {', '.join(names)}")

@@ -116,6 +116,8 @@ CASES = [
     ([HOPPER, "threshold=-0.1"], ["threshold=-0.1", "from 0 to 10"]),
     ([HOPPER, "threshold=nan"], ["threshold=nan", "accepts"]),
     ([HOPPER, "threshold=low"], ["threshold=low", "paper"]),
+    (["env=default"], ["env", "default", "SafetyHopperVelocity-v1"]),
+    (["deploy=best", "algo=cvar_return"], ["deploy=best", "scheme.risk_of=step"]),
     (["deploy=first"], ["deploy=first", "last, best"]),
     (["deploy=best", "eval.points=0"], ["deploy=best", "eval.points", "1 or more"]),
     ([HOPPER, "threshold=99"], ["threshold=99", "range of velocity"]),

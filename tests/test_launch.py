@@ -31,6 +31,8 @@ def test_words_of_the_launcher():
         (["-m", "launcher=submitit_local", "launcher.colour=red", "seed=0,1"], ["submitit_local", "colour"]),
         (["-m", "launcher=submitit_local", "launcher.parallel=0", "seed=0,1"], ["launcher.parallel=0"]),
         (["-m", "seed=0,x"], ["seed=x", "whole number"]),
+        (["-m", "ppo.gamma=0.9,1.5"], ["ppo.gamma=1.5"]),
+        (["-m", "env=SafetyHopperVelocity-v1,SafetyAntVelocity-v1", "threshold=paper"], ["thresholds=paper", "v1"]),
     ],
 )
 def test_bad_words_are_refused_before_any_job(words, named, capsys, tmp_path, monkeypatch):
@@ -43,7 +45,7 @@ def test_bad_words_are_refused_before_any_job(words, named, capsys, tmp_path, mo
 def test_finished_jobs_are_skipped_and_half_done_ones_go_on(tmp_path, capsys, monkeypatch):
     """The second of two jobs is stopped on its way; the same command again does only what is left."""
     words = ["-m", *TINY, "total_steps=128", "eval.points=0", "risk.beta=0.3,1.0", "sweep.seed=2",
-             "checkpoint.seconds=0", f"output={tmp_path}", "resume=true"]  # fmt: skip
+             "checkpoint.seconds=0", f"output={tmp_path}"]  # fmt: skip
     loop, began = run_module._loop, []
 
     def watched(job, folder, state, progress, *rest):
@@ -67,11 +69,14 @@ def test_finished_jobs_are_skipped_and_half_done_ones_go_on(tmp_path, capsys, mo
 
 def test_a_job_that_is_refused_elsewhere_says_so_here(tmp_path, capsys):
     """Through submitit, in another process: a mistake that only the job itself can see."""
-    words = ["-m", "env=SafetyHopperVelocity-v1", "threshold=77,99", "hydra/launcher=submitit_local"]
+    words = ["-m", "env=SafetyHopperVelocity-v1", "seed=0,1", "hydra/launcher=submitit_local"]
     words.append("launcher.parallel=2")
+    (tmp_path / "runs").mkdir()
+    for seed in (0, 1):
+        (tmp_path / "runs" / f"seed={seed}").write_text("a file where a folder should be")
     assert main(["train", *words, f"output={tmp_path / 'runs'}"]) == 2
     said = capsys.readouterr().err
-    assert said.count("\n") == 2 and "threshold=77" in said and "range of velocity" in said
+    assert said.count("\n") == 2 and "seed=0" in said and "accepts a folder" in said
 
 
 @pytest.mark.slow

@@ -315,3 +315,44 @@ def test_in_a_browser(page, tmp_path):
         assert browser.ask("document.querySelectorAll('#panel-lam polyline').length") == 1
         assert picture.stat().st_size > 50_000
         assert browser.problems == []
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("samples.npz", b"PK\x03\x04 cut off"),
+        ("summary.json", b"[]"),
+        ("summary.json", b'{"lanes": [{"seed": 0}]}'),
+        ("metrics.jsonl", b'3\n{"perf/wall_seconds": 1.0}\n'),
+    ],
+)
+def test_a_damaged_file_is_as_good_as_none(tmp_path, file, content, capsys):
+    run = tmp_path / "run"
+    fake_run(run)
+    (run / file).write_bytes(content)
+    for asked in (["report", str(run), "--out", str(tmp_path / "page.html")], ["watch", str(run), "--once"],
+                  ["plot", str(run), "--out", str(tmp_path / "figures"), "--formats", "png"]):  # fmt: skip
+        assert main(asked) in (0, 2)
+        assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["report", "watch", "evaluate"])
+def test_another_tool_s_config_is_no_run(tmp_path, verb, capsys):
+    (tmp_path / "config.yaml").write_text("seed: 0\n")
+    assert main([verb, str(tmp_path)]) == 2
+    assert "not a run directory" in capsys.readouterr().err
+
+
+def test_plot_leaves_unfinished_runs_out(tmp_path, capsys):
+    for name in ("done", "going"):
+        fake_run(tmp_path / name)
+    (tmp_path / "going" / "summary.json").unlink()
+    assert main(["plot", str(tmp_path), "--out", str(tmp_path / "figures"), "--formats", "png"]) == 0
+    assert "going is not finished" in capsys.readouterr().out
+
+
+def test_a_policy_chosen_on_the_way_is_not_judged_by_the_last_t():
+    c = {"threshold": 1.0, "risk_value": 0.9, "risk_value_ci": [0.8, 0.95], "risk": {"name": "cvar", "beta": 0.3},
+         "t": -0.2, "quantile": 0.9, "lam": 0.5, "deployed_after": 4096}  # fmt: skip
+    said = " ".join(words.verdict(c).reasons)
+    assert "after 4,096 steps" in said and "still away" not in said

@@ -94,6 +94,10 @@ def test_any_registered_id_works():
         del registry._entries()["Mine-v0"]
 
 
+def test_no_experiment_is_an_experiment_too():
+    assert read_settings(["experiment=null", "seed=3"]) == read_settings(["seed=3"])
+
+
 def test_a_limit_needs_something_to_limit():
     from riskppo_jax.envs import registry
 

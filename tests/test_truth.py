@@ -92,6 +92,7 @@ def test_every_variant_runs(name):
         (["truth"], "DIR"),
         (["truth", "no/such/folder"], "no/such/folder"),
         (["truth", str(FIXTURES), "--variant", "magic"], "default, paper"),
+        (["truth", str(FIXTURES), "--solver", "ppo", "--variant", "paper"], "accepts none"),
         (["truth", str(FIXTURES), "--solver", "magic"], "exact, ppo"),
         (["truth", str(FIXTURES), "--iterations", "0"], "--iterations 0"),
         (["truth", str(FIXTURES), "--iterations", "many"], "--iterations"),

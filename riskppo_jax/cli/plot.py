@@ -19,10 +19,13 @@ def run(args: argparse.Namespace) -> int:
     formats = tuple(word for word in args.formats.split(",") if word)
     if not formats or not set(formats) <= {"png", "pdf", "svg"}:
         raise UserError(f"--formats {args.formats}: accepts png, pdf, svg, or several with commas between")
-    runs = read_runs(args.runs)
-    for run in runs:
+    found = read_runs(args.runs)
+    runs = [run for run in found if run.summary]
+    if not runs:
+        raise UserError(f"{found[0].folder}: is not finished; plot accepts runs with a summary.json")
+    for run in found:
         if not run.summary:
-            raise UserError(f"{run.folder}: is not finished; plot accepts runs with a summary.json")
+            print(f"left out: {run.folder} is not finished")
     out = args.out or (runs[0].folder if len(runs) == 1 else Path()) / "figures"
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out}: is a file; accepts a folder")

@@ -18,8 +18,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.usage = "riskppo train [-m] [key=value ...]"
     parser.epilog = (
         "Settings: env, engine, algo, risk, risk.beta, objective, constraints, threshold, noise, seed, total_steps, "
-        "output, resume, report, experiment, shard, devices, and those of layout, ppo, dual, scheme, log, checkpoint, "
-        "eval and distributed: docs/settings.md has all of them. sweep.beta=[0.1,0.3] "
+        "output, resume, report, deploy, experiment, shard, devices, and those of layout, ppo, dual, scheme, log, "
+        "checkpoint, eval and distributed: docs/settings.md has all of them. sweep.beta=[0.1,0.3] "
         "sweep.seed=5 trains a grid of traced settings in one program; -m env=a,b runs a job for each combination of "
         "what is not traced, launcher=submitit_local or submitit_slurm somewhere else than here."
     )
@@ -42,8 +42,22 @@ def run(args: argparse.Namespace) -> int:
     for chosen in expand(words):
         label = ",".join(word for word, given in zip(chosen, words, strict=True) if word != given)
         jobs.append((label.replace("/", "_") or "job", chosen))
-        folder = read_settings(chosen).output  # a mistake in any of them is said before the first begins
-    return run_jobs(jobs, _job, launcher, Path(folder) / ".submitit")
+        folder = _checked(read_settings(chosen))
+    return run_jobs(jobs, _job, launcher, folder / ".submitit")
+
+
+def _checked(settings: "Settings") -> Path:
+    """The folder of a job; a mistake in any of them is said before the first begins."""
+    from riskppo_jax import distributed
+    from riskppo_jax.build import build
+    from riskppo_jax.run import claim_cores
+
+    if not settings.output:
+        raise UserError(f"output={settings.output}: -m accepts a folder")
+    if not distributed.asked_for(settings):
+        claim_cores(settings)
+        build(settings)
+    return Path(settings.output)
 
 
 def _job(words: list[str], label: str | None) -> int:
@@ -62,6 +76,8 @@ def _job(words: list[str], label: str | None) -> int:
         settings.output = f"runs/{settings.env['id']}-{settings.algo}-s{settings.seed}-{stamp}"
     elif label:
         settings.output = f"{settings.output}/{label}"
+        if not any(word.startswith("resume=") for word in words):
+            settings.resume = True  # the same command again goes on
     folder = Path(settings.output)
     if settings.resume and (folder / "config.yaml").exists():
         settings = _continued(from_dict(read_config(folder)), settings, [word.split("=")[0] for word in words])

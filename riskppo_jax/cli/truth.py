@@ -104,6 +104,9 @@ def _ppo(args: argparse.Namespace):
     """The same for the trainer."""
     from riskppo_jax.truth import sampled
 
+    if args.variant != "default":
+        raise UserError(f"--variant {args.variant}: is of the exact solver; --solver ppo accepts none")
+
     recipe = sampled.Recipe()
     if args.iterations is not None:
         recipe = replace(recipe, iterations=args.iterations)

@@ -84,8 +84,8 @@ def only(values: float | Sequence[float], sign: float = 1.0) -> float | None:
 
 
 def step_t(constraint: Mapping[str, Any]) -> float | None:
-    """`-t` on the axis of a step's quantity; None where it has no place there, or is about whole episodes."""
-    return None if "whole" in constraint else only(constraint["t"], -1.0)
+    """`-t` on the axis of a step's quantity; None where it has no place there, or is not about these steps."""
+    return None if {"whole", "deployed_after"} & constraint.keys() else only(constraint["t"], -1.0)
 
 
 def over_seeds(lanes: Sequence[Lane]) -> dict[str, Any] | None:

@@ -92,6 +92,9 @@ def verdict(c: Mapping[str, Any]) -> Verdict:
         mark, head = "broken", f"Not kept: beyond the limit by {(risk - limit) / scale:.1%}"
     told = {**c, **c.get("whole", {})}  # t and lambda may be about whole episodes
     words = [_follows(told, scale), _slackness(told, scale)]
+    if "deployed_after" in c:
+        words = [f"this is the policy after {c['deployed_after']:,} steps, the best of the evaluation points; "
+                 f"lambda = {c['lam']:.4g} and t are of the last one"]  # fmt: skip
     if "whole" in c:
         words = [f"of whole episodes: {name} is {told['risk_value']:.4g}", *words]
     return Verdict(mark, head, [interval, *words])

@@ -43,11 +43,11 @@ class Utility:
 
     def g(self, u: ArrayLike) -> Array:
         """Utility of an outcome that exceeds `t` by `u`."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{self.name} is no expectation of one function of X - t")
 
     def dg(self, u: ArrayLike) -> Array:
         """Slope of `g`; at a kink the one to its right, so that `X < t` counts strictly."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{self.name} is no expectation of one function of X - t")
 
     @property
     def t_shape(self) -> tuple[int, ...]:
