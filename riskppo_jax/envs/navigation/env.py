@@ -26,6 +26,7 @@ from riskppo_jax.envs.wrappers import ActionNoise, AutoReset, FiniteGuard, TimeL
 from riskppo_jax.types import Array, Key, PyTree
 
 MOST = 10.0  # rewards are clipped to this
+_DRAWS = 4  # keys that a reset takes from its own; goals of a fixed world come from the next
 _THRESHOLDS = {"v1": 0.025, "paper": 0.0}  # 25 in an episode of 1000 steps, as is usual; none at all
 
 
@@ -121,7 +122,7 @@ class Navigation:
         key, key_world = jax.random.split(key)
         if self._fixed is not None:
             key_world = jax.random.key(self._fixed_seed)
-        key_layout, key_yaw, key_posture, key_goal = jax.random.split(key_world, 4)
+        key_layout, key_yaw, key_posture, key_goal = jax.random.split(key_world, _DRAWS)
         if self._fixed is not None:
             spots, target = (jnp.asarray(x, float) for x in self._fixed)
         else:
@@ -180,7 +181,7 @@ class Navigation:
         key, key_goal = jax.random.split(new.key)
         goals = new.sim.goals + met
         if self._fixed is not None:  # the original's one generator, seeded at the reset: all its draws come again
-            key_goal = jax.random.fold_in(jax.random.key(self._fixed_seed), goals)
+            key_goal = jax.random.fold_in(jax.random.fold_in(jax.random.key(self._fixed_seed), _DRAWS), goals)
         old = (new.sim.layout, new.sim.memory, jnp.zeros_like(met))
         layout, memory, lost = when_any(met, self._renew, old, key_goal, view, new.sim.layout, met)
         sim = new.sim.replace(layout=layout, memory=memory, goals=goals)

@@ -5,6 +5,7 @@ felt (buttons, pillars) are mocap bodies, gremlins are tied to mocap bodies; goa
 appear only in the scene, the model that is drawn.
 """
 
+import math
 from itertools import combinations, product
 from typing import NamedTuple
 
@@ -139,7 +140,16 @@ def _add_driven(spec: mujoco.MjSpec, kind: Kind) -> None:
             name2=name, solref=_WELD,
         )  # fmt: skip
         tie.data[:] = 0.0
-        tie.data[6] = tie.data[10] = 1.0  # no offset, no rotation; full torque
+        tie.data[6], tie.data[10] = 1.0, _turning(kind.shape)  # no offset, no rotation
+
+
+def _turning(cube: Shape) -> float:
+    """What a weld's rotation counts for beside its translation, as MuJoCo 2.3.3 weighed it.
+
+    It weighed both by the cube's resistance to being moved, `1/m`; today rotations are weighed by that to being turned,
+    `m/I = 1.5 / s^2` times as much for half-edges `s`, and a touched gremlin would tip over. Rows enter squared.
+    """
+    return math.sqrt(1.5) / float(cube.size[0])
 
 
 def _add_posts(spec: mujoco.MjSpec, kind: Kind, lean: bool) -> None:
