@@ -165,6 +165,15 @@ def test_buttons_and_their_timer():
     assert int(jax.jit(later.reset)(KEY).sim.memory["timer"]) == 10
 
 
+def test_a_gremlin_s_tie_resists_turning_as_it_resists_moving():
+    """The original weighed all rows of a weld by the cube's mass; today's MuJoCo has inertias for those of rotation."""
+    model = build(find("Point"), task("Button", 1, "Point"))
+    assert model.neq
+    for tie in range(model.neq):
+        moving, turning = model.body_invweight0[model.eq_obj2id[tie]]
+        np.testing.assert_allclose(model.eq_data[tie, 10] ** 2, turning / moving)
+
+
 def test_gremlins_float_round_their_centres():
     env = Navigation("Point", "Button", 1, "native", reset="fixed")
     state = jax.jit(env.reset)(KEY)

@@ -49,6 +49,38 @@ def test_native_meets_every_record(path):
     assert result.passed, result.worst[:5]
     if path.stem in EXACT:
         assert result.obs[result.held].max() < EXACT[path.stem]
+    if "Point" in path.stem and not result.smooth.all():
+        assert np.median(result.reward[~result.smooth]) < 1e-4  # with contacts
+
+
+def from_trajectories(path, folder):
+    """The steps of a record's trajectories as samples of one step each."""
+    with np.load(path) as record:
+        found = {name.removeprefix("traj_"): record[name] for name in record.files if name.startswith("traj_")}
+        samples = {"obj_names": record["obj_names"], "meta": record["meta"]}
+    places = [(i, k) for i, length in enumerate(found["len"]) for k in range(length)]
+    for name, values in found.items():
+        later = found.get(name[:-1]) if name.endswith("0") else None
+        if later is not None:
+            samples[f"one_{name}"] = np.array([values[i] if k == 0 else later[i, k - 1] for i, k in places])
+        else:
+            along = values.ndim > 1 and values.shape[1] == found["act"].shape[1]
+            samples[f"one_{name}"] = np.array([values[i, k] if along else values[i] for i, k in places])
+    for name in ("qpos", "qvel", "obs", "rew", "cost", "agent_pose", "agent_twist"):
+        samples[f"one_dev_{name}"] = np.zeros(len(places))
+    np.savez(folder / path.name, **samples, one_layout_seed=samples["one_seed"])
+    return folder / path.name
+
+
+@needs_records
+def test_a_touched_gremlin_moves_as_in_the_original(tmp_path):
+    """Whole trajectories: a tie that is too soft in rotation lets gremlins tip over, and contacts end early."""
+    path = from_trajectories(FULL / "SafetyPointButton1-v0.npz", tmp_path)
+    result = replay(path, "native")
+    assert len(result.obs) == 800 and not len(result.cost_mismatches) and not len(result.goal_mismatches)
+    with np.load(path) as record:
+        touched = record["one_ncon_gremlin0"] + record["one_ncon_gremlin"] > 0
+    assert touched.sum() > 50 and np.median(result.reward[touched]) < 1e-5
 
 
 def test_analytic_meets_the_circle(capsys):

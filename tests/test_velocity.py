@@ -200,3 +200,13 @@ def test_mjx_programs_lower_for_accelerators():
 
     exported = jax.export.export(jax.jit(step), platforms=["cuda", "tpu"])(state.replace(key=data), data, action)
     assert exported.platforms == ("cuda", "tpu") and len(exported.mlir_module_serialized) > 10_000
+
+
+def test_info_of_a_last_step_is_that_step_s():
+    """As its reward is; the clock begins anew."""
+    env = rp.make_env("SafetyHalfCheetahVelocity-v1", time_limit=2)
+    state = jax.jit(env.reset)(jax.random.key(0))
+    for _ in range(2):
+        state = jax.jit(env.step)(state, jnp.ones(6))
+    assert state.truncated and state.info["steps"] == 0
+    assert state.info["x_velocity"] == state.constraints["velocity"] != 0

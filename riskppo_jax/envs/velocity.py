@@ -131,7 +131,7 @@ def make(
     env = FiniteGuard(ActionNoise(Velocity(robot, engine, **options), noise))
     if time_limit is not None:
         env = TimeLimit(env, time_limit)
-    return AutoReset(env) if auto_reset else env
+    return AutoReset(env, told=("x_velocity", "y_velocity")) if auto_reset else env
 
 
 class Velocity:

@@ -129,19 +129,20 @@ class AutoReset(Wrapper):
     first. The fresh worlds are drawn only in steps in which some world of the batch has ended. `native` then
     works for the ended worlds alone (their mask reaches the host); `mjx` works for the whole batch, which on
     an accelerator costs the same, and less than one physics stage. Entries of `info` in `kept` outlive the
-    episode.
+    episode; those that begin with a word of `told` are about the step, as its reward is. All others begin anew.
     """
 
-    def __init__(self, env: Env, kept: tuple[str, ...] = ("noise", "diverged")):
+    def __init__(self, env: Env, kept: tuple[str, ...] = ("noise", "diverged"), told: tuple[str, ...] = ()):
         super().__init__(env)
-        self.kept = kept
+        self.kept, self._told = kept, told
 
     def step(self, state: State, action: Array) -> State:
         going = jnp.zeros_like(state.terminated)  # flags that are up belong to the episode before
         new = self.env.step(state.replace(terminated=going, truncated=going), action)
         done = new.terminated | new.truncated
         sim, obs, info, key = when_any(done, self._next, (new.sim, new.obs, new.info, new.key), new.key, done)
-        info = {**info, **{name: new.info[name] for name in self.kept if name in info}}
+        stays = [name for name in info if name in self.kept or name.startswith(self._told)]
+        info = {**info, **{name: new.info[name] for name in stays}}
         return new.replace(sim=sim, obs=obs, info=info, key=key)
 
     def _next(self, key: Key, done: Array) -> PyTree:

@@ -56,7 +56,7 @@ def make(
     env = FiniteGuard(ActionNoise(Navigation(robot, name, level, engine, **options), noise))
     if time_limit is not None:
         env = TimeLimit(env, time_limit)
-    return AutoReset(env) if auto_reset else env
+    return AutoReset(env, told=("goal_met", "cost_")) if auto_reset else env
 
 
 class Navigation:
