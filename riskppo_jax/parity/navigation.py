@@ -250,4 +250,7 @@ def _near(env: Navigation, record: Record, allowed: np.ndarray) -> np.ndarray:
     if env.task.name == "Goal":
         spots = record["obj_pos0"][:, names.index("goal"), :2]
         near |= np.abs(np.linalg.norm(spots - robot, axis=-1) - 0.3) <= allowed
+    if env.task.name == "Push":
+        box, goal = record["obj_pos"][:, names.index("push_box")], record["obj_pos0"][:, names.index("goal")]
+        near |= np.abs(np.linalg.norm(goal - box, axis=-1) - 0.3) <= allowed
     return near
