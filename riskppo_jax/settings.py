@@ -128,6 +128,7 @@ def read_settings(words: Sequence[str]) -> Settings:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    words = list({word.split("=", 1)[0]: word for word in words}.values())  # given twice, the last one counts
     overrides = [word for given in words for word in _translate(given)]
     ConfigStore.instance().store(name="schema", node=Settings)
     try:

@@ -94,6 +94,12 @@ def test_any_registered_id_works():
         del registry._entries()["Mine-v0"]
 
 
+def test_of_a_setting_given_twice_the_last_counts():
+    once = read_settings(["env=SafetyHopperVelocity-v1", "risk=entropic", "seed=2"])
+    words = ["env=SafetyPointGoal1-v0", "risk=cvar", "seed=1", "env=SafetyHopperVelocity-v1", "risk=entropic", "seed=2"]
+    assert read_settings(words) == once
+
+
 def test_no_experiment_is_an_experiment_too():
     assert read_settings(["experiment=null", "seed=3"]) == read_settings(["seed=3"])
 
