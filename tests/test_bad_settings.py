@@ -116,7 +116,7 @@ CASES = [
     ([HOPPER, "threshold=-0.1"], ["threshold=-0.1", "from 0 to 10"]),
     ([HOPPER, "threshold=nan"], ["threshold=nan", "accepts"]),
     ([HOPPER, "threshold=low"], ["threshold=low", "paper"]),
-    (["env=default"], ["env", "default", "SafetyHopperVelocity-v1"]),
+    (["env=default"], ["env=default", "riskppo envs"]),
     (["deploy=best", "algo=cvar_return"], ["deploy=best", "scheme.risk_of=step"]),
     (["deploy=first"], ["deploy=first", "last, best"]),
     (["deploy=best", "eval.points=0"], ["deploy=best", "eval.points", "1 or more"]),
