@@ -182,7 +182,7 @@ def test_output_that_holds_a_run(capsys, tmp_path):
 
 
 def test_resume_into_a_damaged_config(capsys, tmp_path):
-    (tmp_path / "config.yaml").write_text("colour: red\n")
+    (tmp_path / "config.yaml").write_text("env: {id: SafetyHopperVelocity-v1}\ncolour: red\n")
     assert main(["train", HOPPER, f"output={tmp_path}", "resume=true"]) == 2
     said = capsys.readouterr().err
     assert "does not fit this version" in said and said.count("\n") == 1
