@@ -1,7 +1,6 @@
 """A run directory, from the command line to the last file in it."""
 
 import json
-import os
 import signal
 import sys
 import threading
