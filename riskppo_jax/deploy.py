@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from riskppo_jax.evaluation import TOLERANCE
+from riskppo_jax.iterates import is_better
 from riskppo_jax.risk.lagrangian import Problem
 from riskppo_jax.train import Chosen, RunState
 
@@ -38,7 +39,7 @@ def choose(state: RunState, points: Sequence[Mapping[str, float]], problems: Seq
     reward = jnp.asarray([_known(point["eval/reward"], -math.inf) for point in points]).reshape(lead)
     excess = jnp.asarray([excess_of(*each) for each in zip(points, problems, strict=True)]).reshape(lead)
     held, (params, moments) = state.chosen, state.newest
-    better = (excess < held.excess) | ((excess == held.excess) & (reward > held.reward))
+    better = is_better(reward, excess, held.reward, held.excess)
     found = Chosen(params.actor, moments, state.env_steps, reward, excess)
 
     def pick(new, old):

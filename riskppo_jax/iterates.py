@@ -51,9 +51,7 @@ def update(
     """
     count = seen.count + 1
     violation = jnp.maximum(jnp.asarray(violation, seen.best_violation.dtype), tolerance)
-    better = (violation < seen.best_violation) | (
-        (violation == seen.best_violation) & (objective > seen.best_objective)
-    )
+    better = is_better(objective, violation, seen.best_objective, seen.best_violation)
     drawn = jax.random.uniform(key) * count < 1.0
     rate = (power + 1.0) / (count + power)
 
@@ -69,3 +67,8 @@ def update(
         best_violation=jnp.where(better, violation, seen.best_violation),
         count=count,
     )
+
+
+def is_better(objective: ArrayLike, violation: ArrayLike, best_objective: Array, best_violation: Array) -> Array:
+    """Whether an iterate violates less than the best so far, or as little with a higher objective."""
+    return (violation < best_violation) | ((violation == best_violation) & (objective > best_objective))

@@ -21,12 +21,10 @@ from riskppo_jax.config import check_ppo_hypers
 from riskppo_jax.errors import UserError
 from riskppo_jax.evaluation import Evaluation
 from riskppo_jax.grid import points as product
-from riskppo_jax.nets import Params
-from riskppo_jax.normalize import Moments
 from riskppo_jax.parallel import lanes_apart, put, spread_state, with_ghosts
 from riskppo_jax.risk import oce
 from riskppo_jax.risk.utility import Utility
-from riskppo_jax.train import Hypers, RunState, Trainer, scan_steps
+from riskppo_jax.train import Hypers, Policy, RunState, Trainer, scan_steps
 from riskppo_jax.types import Key, Metrics, PyTree
 
 
@@ -130,7 +128,7 @@ def lane_of(tree: PyTree, index: int) -> PyTree:
 
 
 def run_episodes(
-    job: Job, policies: tuple[Params, Moments], deterministic: bool, episodes: int, way: Way, seed: int
+    job: Job, policies: Policy, deterministic: bool, episodes: int, way: Way, seed: int
 ) -> list[Evaluation]:
     """Every lane's policy in its own environment; all of them meet the worlds of the same fixed keys."""
     noises = [lane.hypers.noise for lane in job.lanes]

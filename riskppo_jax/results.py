@@ -14,17 +14,14 @@ from riskppo_jax.build import Job, describe
 from riskppo_jax.evaluation import EVALUATION_SEED, Evaluation, as_episodes, evaluate, metrics, risk_report
 from riskppo_jax.grid import describe as describe_point
 from riskppo_jax.lanes import Way, lane_of
-from riskppo_jax.nets import Params
-from riskppo_jax.normalize import Moments
 from riskppo_jax.runs import best_t
-from riskppo_jax.train import BAD_ITERATIONS, RunState
+from riskppo_jax.train import BAD_ITERATIONS, Policy, RunState
 from riskppo_jax.traps import find_traps
 from riskppo_jax.writers import plain, read_points
 
 if TYPE_CHECKING:
     from riskppo_jax.rundir import Progress
 
-Policy = tuple[Params, Moments]
 CHOOSING = 2  # what is added to the seed of worlds in which a policy is chosen; 1 is the bootstrap's
 _PACKAGES = ("riskppo-jax", "jax", "jaxlib", "flax", "optax", "mujoco", "mujoco-mjx", "gymnasium", "numpy")
 
@@ -33,9 +30,9 @@ def finish(job: Job, folder: Path, state: RunState, progress: "Progress", clock:
     """Evaluates the policies and writes everything; returns the exit code, 1 where a lane diverged."""
     singles = job.lanes or (job,)
     states = [lane_of(state, i) for i in range(len(singles))] if job.lanes else [state]
-    count, trained = job.settings.eval.episodes, (state.learner.params, state.moments)
+    count = job.settings.eval.episodes
     mean = _all_episodes(job, state.deployed, True, count, way)
-    sampled = _all_episodes(job, trained, False, count, way)
+    sampled = _all_episodes(job, state.trained, False, count, way)
     found = [describe_lane(*each) for each in zip(singles, states, mean, sampled, strict=True)]
     if job.lanes:
         found = [lane | {"point": own.point} for lane, own in zip(found, singles, strict=True)]
@@ -69,7 +66,7 @@ def run_episodes(job: Job, state: RunState, deterministic: bool, episodes: int |
 
     With mean actions the policy that is deployed, with sampled ones the one that was trained.
     """
-    policy = state.deployed if deterministic else (state.learner.params, state.moments)
+    policy = state.deployed if deterministic else state.trained
     return _single(job, policy, deterministic, episodes or job.settings.eval.episodes)
 
 

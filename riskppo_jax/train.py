@@ -49,6 +49,7 @@ from riskppo_jax.solvers.ppo import (
 from riskppo_jax.types import Array, ArrayLike, Key, Metrics, PyTree
 from riskppo_jax.view import View, of_episodes, of_steps, priced_episodes, priced_steps, risk_metrics
 
+Policy = tuple[Params, Moments]  # weights, and what observations are normalised with
 BAD_ITERATIONS = 3  # in a row, after which a run stands still as diverged
 
 
@@ -97,12 +98,17 @@ class RunState:
     chosen: Chosen | None = None  # where the best is to be deployed instead of the last; steps leave it alone
 
     @property
-    def newest(self) -> tuple[Params, Moments]:
+    def trained(self) -> Policy:
+        """What acts, and what lambda and t have seen."""
+        return self.learner.params, self.moments
+
+    @property
+    def newest(self) -> Policy:
         """The last policy, averaged over the tail: any single update may have just spoiled the learner's."""
         return self.learner.params.replace(actor=self.averaged), self.moments
 
     @property
-    def deployed(self) -> tuple[Params, Moments]:
+    def deployed(self) -> Policy:
         """What is evaluated with mean actions, and exported."""
         best = self.chosen
         return self.newest if best is None else (self.learner.params.replace(actor=best.actor), best.moments)

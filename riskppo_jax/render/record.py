@@ -82,7 +82,7 @@ def record(
 
 def policy_of(job: "Job", state: Any, deterministic: bool = True) -> Act:
     """The policy of a run at `state`; the mean action, or sampled ones."""
-    params, moments = state.deployed if deterministic else (state.learner.params, state.moments)
+    params, moments = state.deployed if deterministic else state.trained
     clip = job.hypers.ppo.obs_clip
 
     def act(key: Key, obs: Array) -> Array:
