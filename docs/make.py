@@ -156,7 +156,7 @@ def settings() -> str:
     parts.append(
         "## Environment variables\n\n"
         "- `RISKPPO_THREADS`: threads of a batch call of `native`; by default this device's share of the cores.\n"
-        "- `PJRT_NPROC`: threads of XLA on a CPU; `riskppo train` sets 1 beside `native`, some 10% faster.\n"
+        "- `PJRT_NPROC`: threads of XLA on a CPU; 1 beside `native` (`PJRT_NPROC=2 riskppo bench train` compares).\n"
         "- `RISKPPO_CACHE`: folder of compiled programs and of layouts that took long to draw, or `off`."
     )
     return "\n\n".join(parts) + "\n"
