@@ -7,6 +7,7 @@ the same robot, `mjx` against Brax's. Compiled programs start from the same stat
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
+from copy import copy
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -18,7 +19,7 @@ import numpy as np
 from mujoco import mjx
 
 from riskppo_jax.bench.timing import Rate, bytes_per_world, compiled, race, ratios
-from riskppo_jax.engines.base import Sim
+from riskppo_jax.engines.base import Sim, make_engine
 from riskppo_jax.engines.models import quiet
 from riskppo_jax.envs.registry import make_env
 from riskppo_jax.types import Array, PyTree
@@ -135,6 +136,12 @@ def _mjx(task: str, n: int, steps: int, repeats: int) -> Iterator[Line]:
     program, seconds = compiled(scan_of(wrapped.step), first, actions)
     yield Line(task, "brax, compile", n, seconds, unit="s")
     programs = {"ours": ours, "brax": until_ready(program, first, actions)}
+    sim = first.pipeline_state
+    for name, step, start in (
+        ("pipeline", jax.vmap(brax.pipeline_step), sim),
+        ("engine", *_on_model_of(brax, env.task.frame_skip, sim.q, sim.qd)),
+    ):
+        programs[name] = until_ready(compiled(scan_of(step), start, actions)[0], start, actions)
     forwards = _forwards(env.engine.model.opt.integrator), _forwards(brax.sys.opt.integrator)
     same = forwards[0] == forwards[1]
     if not same:  # Brax with as many forward passes as the task asks for
@@ -146,6 +153,8 @@ def _mjx(task: str, n: int, steps: int, repeats: int) -> Iterator[Line]:
     yield line_of(task, "mjx task / brax", n, rates["ours"], rates["brax"], BRAX, note)
     if not same:
         yield line_of(task, "mjx task / brax, same integrator", n, rates["ours"], rates["alike"], BRAX)
+    note = "physics alone, on brax's model, with its integrator and its number of solver iterations"
+    yield line_of(task, "mjx engine / brax's, same model", n, rates["engine"], rates["pipeline"], BRAX, note)
     theirs = bytes_per_world(jax.eval_shape(jax.vmap(brax.reset), keys), n)
     yield Line(
         task, "bytes, brax / mjx task", n, size, theirs, "B", theirs / size, target=BRAX_BYTES,
@@ -266,6 +275,16 @@ def _brax(robot: str, substeps: int) -> tuple[Any, str]:
             return envs.get_environment(robot.lower(), backend="mjx", n_frames=substeps), ""
         except ValueError as error:
             return None, f"no comparison: brax's {robot} says: {error}"
+
+
+def _on_model_of(brax: Any, substeps: int, qpos: Array, qvel: Array) -> tuple[Callable, PyTree]:
+    """The step of our engine on the model of a Brax environment, solved as there, and a batch of states."""
+    model, option = copy(brax.sys.mj_model), brax.sys.opt
+    for name in ("integrator", "disableflags", "solver", "cone"):
+        setattr(model.opt, name, int(getattr(option, name)))
+    solver = {"newton": int(option.iterations), "searches": int(option.ls_iterations)}
+    engine = make_engine("mjx", model, substeps, solver=solver)
+    return _engine_step(engine), jax.jit(jax.vmap(engine.init))(qpos, qvel).carry
 
 
 def _forwards(integrator: Any) -> int:

@@ -130,9 +130,10 @@ def solve(
         step = -jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(curvature), slope)
         along = jacobian @ step
         pull = inertia @ step
+        exact = jnp.all(active == pushing(r + along))  # the same rows push at the end of the whole step
         length = _step_length(r, along, stiffness, always, pull @ (x - smooth), pull @ step, searches)
+        length = jnp.where(exact, 1.0, length)
         x, r = x + length * step, r + length * along
-        exact = jnp.all(active == pushing(r)) & (jnp.abs(length - 1.0) < 0.01)
         tiny = jnp.max(jnp.abs(length * step)) <= 8 * jnp.finfo(x.dtype).eps * jnp.max(jnp.abs(x))
         return x, r, exact | tiny, count + 1
 

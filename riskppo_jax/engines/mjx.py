@@ -4,7 +4,7 @@ Only what must survive a step is carried (a few hundred bytes); `mjx.Data`, tens
 inside.
 
 Solver counts: at most 20 Newton iterations with 6 refinements of the step length each. Worlds stop on their
-own when they have arrived, most after two or three, and a batch runs as long as its slowest world. Largest
+own when they have arrived, most after one or two, and a batch runs as long as its slowest world. Largest
 error of an observation after one step, float32, against the original's records of 320 samples each:
 
     most Newton x refinements    20 x 6    12 x 10    8 x 6     4 x 4
