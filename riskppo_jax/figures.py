@@ -49,6 +49,7 @@ def _lane_figures(lane: Lane) -> Iterator[tuple[str, "Figure"]]:
         final = {
             "reward": found["reward_mean"], "reward_std": found["reward_std"], "risk": c["risk_value"],
             "quantile": only(c["quantile"]), "minus_t": step_t(c), "best_t": best_t(c["risk"]),
+            "after": c.get("deployed_after"),
         }  # fmt: skip
         samples = lane.samples.get(c["name"], np.zeros(0))
         minus = lambda curve: (curve[0], -curve[1])  # noqa: E731

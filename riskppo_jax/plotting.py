@@ -79,12 +79,13 @@ def overview(
       samples: the constrained quantity in every step of the final evaluation.
       threshold: its limit.
       final: `reward`, `reward_std`, `quantile`, `minus_t` (None where there are several) and `risk` of the final
-        evaluation; and `best_t`, what the measure's best -t is called, "quantile" where it does not say.
+        evaluation; `best_t`, what the measure's best -t is called, "quantile" where it does not say; and `after`,
+        the steps its policy was trained for where those are not all.
       name: of the quantity.
     """
     with _figure(PAGE, 5.0) as figure:
         axes = figure.subplots(2, 2).ravel()
-        _reward(axes[0], *reward, (final["reward"], final["reward_std"]))
+        _reward(axes[0], *reward, (final["reward"], final["reward_std"]), final.get("after"))
         best = final.get("best_t", "quantile")
         _tracking(axes[1], minus_t, quantile, risk, threshold, name, best)
         _price(axes[2], *lam)
@@ -236,10 +237,12 @@ def _line(axis, steps: np.ndarray, values: np.ndarray, *style: str, **options: A
     axis.xaxis.get_major_locator().set_params(nbins=6)
 
 
-def _reward(axis, steps: np.ndarray, values: np.ndarray, final: tuple[float, float] | None) -> None:
+def _reward(
+    axis, steps: np.ndarray, values: np.ndarray, final: tuple[float, float] | None, after: int | None = None
+) -> None:
     _line(axis, steps, values, color=BLUE, label="during training")
     if final is not None and len(steps):
-        axis.errorbar(steps[-1] / 1e6, *final, fmt="o", ms=4, color=ORANGE, label="final evaluation")
+        axis.errorbar((after or steps[-1]) / 1e6, *final, fmt="o", ms=4, color=ORANGE, label="final evaluation")
     axis.set(xlabel="million environment steps", ylabel="return", title="Reward")
     axis.legend()
 

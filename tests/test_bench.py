@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from riskppo_jax.bench import engines, timing
+from riskppo_jax.bench import brax, engines, timing
 from riskppo_jax.cli import main
 
 HOPPER = "SafetyHopperVelocity-v1"
@@ -40,6 +40,9 @@ def test_quick_run_compares_mjx_with_brax(tmp_path):
     carried = lines["bytes, brax / mjx task"]
     assert 0 < carried["ours"] < 2000
     assert carried["verdict"] == "met" or "brax is not installed" in carried["note"]
+    if carried["verdict"]:
+        assert lines["mjx engine / brax's, same model"]["ratio"] > 0
+        assert lines["mjx without solver / brax"]["ours"] > lines["mjx task / brax"]["ours"]
 
 
 @pytest.mark.parametrize(
@@ -69,8 +72,8 @@ def test_bench_without_a_subject_is_a_quick_look_at_the_engines(monkeypatch):
 
 
 def test_missing_comparisons_are_said(monkeypatch):
-    monkeypatch.setattr(engines, "find_spec", lambda name: None)
-    env, reason = engines._brax("HalfCheetah", 5)
+    monkeypatch.setattr(brax, "find_spec", lambda name: None)
+    env, reason = brax._brax("HalfCheetah", 5)
     assert env is None and "brax is not installed" in reason
 
 

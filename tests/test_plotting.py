@@ -32,6 +32,15 @@ def test_every_function_returns_a_figure():
     assert all(isinstance(figure, Figure) for figure in found)
 
 
+@pytest.mark.parametrize(("after", "expected"), [(None, 1.0), (400_000, 0.4)])
+def test_the_final_evaluation_is_marked_where_its_policy_was_taken_from(after, expected):
+    curve = (STEPS, RISING)
+    final = {"reward": 1.0, "reward_std": 0.1, "quantile": 0.9, "minus_t": None, "risk": 1.0, "after": after}
+    figure = plotting.overview(curve, curve, curve, curve, curve, RISING, 0.5, final)
+    ((mark, *_),) = figure.axes[0].containers
+    assert mark.get_xdata() == pytest.approx([expected])
+
+
 def test_column_figures_fit_a_column_with_legible_type():
     figure = plotting.price(STEPS, RISING)
     assert figure.get_size_inches()[0] == pytest.approx(plotting.COLUMN)

@@ -4,22 +4,16 @@
 the same robot, `mjx` against Brax's. Compiled programs start from the same states in every round.
 """
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stdout
-from copy import copy
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import jax
-import mujoco
 import numpy as np
-from mujoco import mjx
 
-from riskppo_jax.bench.timing import Rate, bytes_per_world, compiled, race, ratios
-from riskppo_jax.engines.base import Sim, make_engine
+from riskppo_jax.bench.timing import Rate, compiled, race, ratios
+from riskppo_jax.engines.base import Sim
 from riskppo_jax.engines.models import quiet
 from riskppo_jax.envs.registry import make_env
 from riskppo_jax.types import Array, PyTree
@@ -30,8 +24,6 @@ TASKS = tuple(f"Safety{robot}Velocity-v1" for robot in ROBOTS)
 # what the project wants of itself
 RAW = 0.9  # native over the bare batch
 GYMNASIUM = {"HalfCheetah": 5.0, "Swimmer": 5.0, "Hopper": 3.0, "Walker2d": 3.0}  # on two cores
-BRAX = 1.5
-BRAX_BYTES = 5.0
 
 
 @dataclass(frozen=True)
@@ -70,9 +62,9 @@ def measure(task: str, engine: str, num_envs: Sequence[int], steps: int, repeats
       steps: length of the scan.
       repeats: measured rounds.
     """
-    from riskppo_jax.bench import navigation
+    from riskppo_jax.bench import brax, navigation
 
-    lines = {"native": _native, "mjx": _mjx}[engine]
+    lines = {"native": _native, "mjx": brax.measure}[engine]
     if task in navigation.TASKS:
         lines = partial(navigation.measure, engine=engine)
     for n in num_envs:
@@ -88,11 +80,11 @@ def task_speed(task: str, engine: str = "auto", num_envs: int = 256, steps: int 
 
 
 def _native(task: str, n: int, steps: int, repeats: int) -> Iterator[Line]:
-    env, robot = make_env(task, engine="native"), _robot(task)
+    env, robot = make_env(task, engine="native"), robot_of(task)
     states = jax.jit(jax.vmap(env.reset))(world_keys(n))
     actions = random_actions(env, steps, n)
     carry, raw = raw_loop(env.engine, actions)
-    engine, seconds = compiled(scan_of(_engine_step(env.engine)), carry, actions)
+    engine, seconds = compiled(scan_of(engine_step(env.engine)), carry, actions)
     yield Line(task, "native engine, compile", n, seconds, unit="s")
     whole, seconds = compiled(scan_of(jax.vmap(env.step)), states, actions)
     yield Line(task, "native task, compile", n, seconds, unit="s")
@@ -114,54 +106,6 @@ def _native(task: str, n: int, steps: int, repeats: int) -> Iterator[Line]:
         yield line_of(task, f"raw batch / {robot}-v5", n, rates["raw"], rates["gymnasium"])
 
 
-def _mjx(task: str, n: int, steps: int, repeats: int) -> Iterator[Line]:
-    env = make_env(task, engine="mjx")
-    states = jax.jit(jax.vmap(env.reset))(world_keys(n))
-    actions = random_actions(env, steps, n)
-    program, seconds = compiled(scan_of(jax.vmap(env.step)), states, actions)
-    ours = until_ready(program, states, actions)
-    size = bytes_per_world(states, n)
-    yield Line(task, "mjx task, compile", n, seconds, unit="s")
-    brax, reason = _brax(_robot(task), env.task.frame_skip)
-    if brax is None:
-        rate = race({"ours": ours}, repeats)["ours"]
-        yield Line(task, "mjx task / brax", n, rate.best, repeats=repeats, note=reason)
-        yield Line(task, "bytes, brax / mjx task", n, size, unit="B", note=reason)
-        return
-    from brax.envs.wrappers import training
-
-    keys = jax.random.key_data(world_keys(n))
-    wrapped = training.wrap(brax, episode_length=1000)
-    first = jax.jit(wrapped.reset)(keys)
-    program, seconds = compiled(scan_of(wrapped.step), first, actions)
-    yield Line(task, "brax, compile", n, seconds, unit="s")
-    programs = {"ours": ours, "brax": until_ready(program, first, actions)}
-    sim = first.pipeline_state
-    for name, step, start in (
-        ("pipeline", jax.vmap(brax.pipeline_step), sim),
-        ("engine", *_on_model_of(brax, env.task.frame_skip, sim.q, sim.qd)),
-    ):
-        programs[name] = until_ready(compiled(scan_of(step), start, actions)[0], start, actions)
-    forwards = _forwards(env.engine.model.opt.integrator), _forwards(brax.sys.opt.integrator)
-    same = forwards[0] == forwards[1]
-    if not same:  # Brax with as many forward passes as the task asks for
-        brax.sys = brax.sys.tree_replace({"opt.integrator": mjx.IntegratorType.RK4})
-        alike = training.wrap(brax, episode_length=1000)
-        programs["alike"] = until_ready(compiled(scan_of(alike.step), first, actions)[0], first, actions)
-    rates = race(programs, repeats)
-    note = "" if same else "forward passes a substep: {} here, {} in brax".format(*forwards)
-    yield line_of(task, "mjx task / brax", n, rates["ours"], rates["brax"], BRAX, note)
-    if not same:
-        yield line_of(task, "mjx task / brax, same integrator", n, rates["ours"], rates["alike"], BRAX)
-    note = "physics alone, on brax's model, with its integrator and its number of solver iterations"
-    yield line_of(task, "mjx engine / brax's, same model", n, rates["engine"], rates["pipeline"], BRAX, note)
-    theirs = bytes_per_world(jax.eval_shape(jax.vmap(brax.reset), keys), n)
-    yield Line(
-        task, "bytes, brax / mjx task", n, size, theirs, "B", theirs / size, target=BRAX_BYTES,
-        note="brax without its training wrappers",
-    )  # fmt: skip
-
-
 def line_of(
     task: str, what: str, n: int, ours: Rate, theirs: Rate, target: float | None = None, note: str = ""
 ) -> Line:
@@ -169,7 +113,7 @@ def line_of(
     return Line(task, what, n, ours.best, theirs.best, "steps/s", best, median, len(ours.samples), target, note)
 
 
-def _robot(task: str) -> str:
+def robot_of(task: str) -> str:
     return task.removeprefix("Safety").removesuffix("Velocity-v1")
 
 
@@ -189,7 +133,7 @@ def scan_of(step: Callable) -> Callable:
     return run
 
 
-def _engine_step(engine: Any) -> Callable:
+def engine_step(engine: Any) -> Callable:
     return jax.vmap(lambda carry, ctrl: engine.step(Sim(carry=carry, derived={}), ctrl).carry)
 
 
@@ -261,31 +205,3 @@ def _gymnasium_loop(id: str, steps: int) -> tuple[Callable[[], int] | None, str]
         return steps
 
     return run, ""
-
-
-def _brax(robot: str, substeps: int) -> tuple[Any, str]:
-    """Brax's environment of a robot, or None and the reason."""
-    if find_spec("brax") is None:
-        return None, "no comparison: brax is not installed (pip install 'riskppo-jax[bench]')"
-    with warnings.catch_warnings(), quiet(), redirect_stdout(None):
-        warnings.simplefilter("ignore")  # Brax announces at length that it is no longer developed
-        from brax import envs
-
-        try:
-            return envs.get_environment(robot.lower(), backend="mjx", n_frames=substeps), ""
-        except ValueError as error:
-            return None, f"no comparison: brax's {robot} says: {error}"
-
-
-def _on_model_of(brax: Any, substeps: int, qpos: Array, qvel: Array) -> tuple[Callable, PyTree]:
-    """The step of our engine on the model of a Brax environment, solved as there, and a batch of states."""
-    model, option = copy(brax.sys.mj_model), brax.sys.opt
-    for name in ("integrator", "disableflags", "solver", "cone"):
-        setattr(model.opt, name, int(getattr(option, name)))
-    solver = {"newton": int(option.iterations), "searches": int(option.ls_iterations)}
-    engine = make_engine("mjx", model, substeps, solver=solver)
-    return _engine_step(engine), jax.jit(jax.vmap(engine.init))(qpos, qvel).carry
-
-
-def _forwards(integrator: Any) -> int:
-    return 4 if int(integrator) == int(mujoco.mjtIntegrator.mjINT_RK4) else 1
