@@ -154,9 +154,12 @@ def keep(run: Path, stem: Path, command: str) -> None:
 
 
 def compare(runs: Path, out: Path) -> None:
-    """Learning curves, and reward against risk, of all finished runs of a part."""
+    """Learning curves, and reward against risk, of all finished runs of a part, unless some of it are elsewhere."""
     finished = [run for run in read_runs([runs]) if run.summary]
-    if sum(len(run.lanes) for run in finished) < 2:
+    gone = sorted({path.stem for path in out.glob("*.json")} - {run.folder.name for run in finished})
+    if gone:
+        print(f"{out.name}: figures that compare stay as they are; these runs are not here: {', '.join(gone)}")
+    if gone or sum(len(run.lanes) for run in finished) < 2:
         return
     draft = runs / "figures"
     for path in write_figures(finished, draft, ("png",)):
