@@ -22,6 +22,7 @@ from riskppo_jax.bench.engines import (
 )
 from riskppo_jax.bench.timing import bytes_per_world, compiled, race
 from riskppo_jax.engines.base import make_engine
+from riskppo_jax.engines.mjx import SEARCHES
 from riskppo_jax.engines.models import quiet
 from riskppo_jax.envs.base import State
 from riskppo_jax.envs.registry import make_env
@@ -75,7 +76,7 @@ def measure(task: str, n: int, steps: int, repeats: int) -> Iterator[Line]:
         yield line_of(task, "mjx task / brax, same integrator", n, rates["ours"], rates["alike"], SPEED)
     note = "the engine on the task's model if constraint forces came for nothing: no solver gets beyond it"
     yield line_of(task, "mjx without solver / brax", n, rates["bound"], rates["brax" if same else "alike"], note=note)
-    note = "physics alone, on brax's model, with its integrator and its number of solver iterations"
+    note = "physics alone, on brax's model, with its integrator and as many Newton iterations"
     yield line_of(task, "mjx engine / brax's, same model", n, rates["engine"], rates["pipeline"], SPEED, note)
     theirs = bytes_per_world(jax.eval_shape(jax.vmap(brax.reset), keys), n)
     yield Line(
@@ -103,7 +104,7 @@ def _on_model_of(brax: Any, substeps: int, qpos: Array, qvel: Array) -> tuple[Ca
     model, option = copy(brax.sys.mj_model), brax.sys.opt
     for name in ("integrator", "disableflags", "solver", "cone"):
         setattr(model.opt, name, int(getattr(option, name)))
-    solver = {"newton": int(option.iterations), "searches": int(option.ls_iterations)}
+    solver = {"newton": int(option.iterations), "searches": min(int(option.ls_iterations), SEARCHES)}
     engine = make_engine("mjx", model, substeps, solver=solver)
     return engine_step(engine), jax.jit(jax.vmap(engine.init))(qpos, qvel).carry
 

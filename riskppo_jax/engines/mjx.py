@@ -39,6 +39,7 @@ with redirect_stdout(None):  # MJX prints a line for each part of Warp that is m
     from riskppo_jax.engines import dynamics
     from riskppo_jax.engines.capsule import exact_capsules
 
+NEWTON, SEARCHES = 20, 6  # at most, and in each of them
 _CARRIED = ("time", "qpos", "qvel", "act", "qacc_warmstart")
 _HUGE = 1e10  # MuJoCo's own idea of a number that has left the simulation
 # fields that kinematics and velocities settle, without forces or contacts
@@ -81,7 +82,7 @@ class MjxEngine:
         self._track = track
         self._settle = settle
         solver = dict(solver or {})
-        self._counts = solver.pop("newton", 20), solver.pop("searches", 6)
+        self._counts = solver.pop("newton", NEWTON), solver.pop("searches", SEARCHES)
         self._lean = impl == "jax" and dynamics.supports(model)
         self._mjx = mjx.put_model(_prepared(model, solver), impl=impl)
         self._blank = mjx.make_data(model if impl == "jax" else self._mjx, impl=impl)
