@@ -321,6 +321,7 @@ JUDGES = {
     "velocity_v1": velocity,
     "navigation_fixed": navigation_fixed,
     "navigation_random": navigation_random,
+    "navigation_500": navigation_fixed,
     "frontier": frontier,
     "two_constraints": two_constraints,
     "per_step_or_return": per_step_or_return,

@@ -73,6 +73,11 @@ PARTS: dict[str, Commands] = {
     "velocity_v1": velocity("v1", ROBOTS, 3),
     "navigation_fixed": navigation("fixed", 5),
     "navigation_random": navigation("random", 3),
+    "navigation_500": {  # the paper's length of an episode; Circle1's is that already
+        name: [*words, "env.time_limit=500"]
+        for name, words in navigation("fixed", 5).items()
+        if name in ("goal1-riskppo", "button1-riskppo", "push1-riskppo")
+    },
     "frontier": {
         "hopper": [*HOPPER, FIRST, f"sweep.beta={[*BETAS]}", "sweep.seed=2", "eval.points=0"],
     },
