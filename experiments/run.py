@@ -159,7 +159,7 @@ def keep(run: Path, stem: Path, command: str) -> None:
 
 
 def compare(runs: Path, out: Path) -> None:
-    """Learning curves, and reward against risk, of all finished runs of a part, unless some of it are elsewhere."""
+    """Learning curves, and reward against risk, of all finished runs of a part, unless some are elsewhere."""
     finished = [run for run in read_runs([runs]) if run.summary]
     gone = sorted({path.stem for path in out.glob("*.json")} - {run.folder.name for run in finished})
     if gone:
