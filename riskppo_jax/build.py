@@ -16,7 +16,7 @@ from riskppo_jax.engines.base import resolve
 from riskppo_jax.envs.base import Env
 from riskppo_jax.envs.registry import list_envs, make_env
 from riskppo_jax.errors import UserError
-from riskppo_jax.parallel import ENVS, LANES, SpreadEnv, fewest, make_mesh, on_own_cores
+from riskppo_jax.parallel import ENVS, LANES, PAIR, SpreadEnv, fewest, make_mesh, on_own_cores
 from riskppo_jax.risk import oce
 from riskppo_jax.risk.lagrangian import Constraint, Problem
 from riskppo_jax.risk.utility import Utility
@@ -26,6 +26,7 @@ from riskppo_jax.settings import Settings
 from riskppo_jax.train import Hypers, Trainer, make_train
 
 SHARDS = ("auto", LANES, ENVS, "none")
+PAIRED = 16  # worlds from which on halves of them on two cores are quicker
 MODES = ("auto", "vmap", "map")  # how the lanes of a sweep are run
 _BELOW = {
     "lam_step": 0.0, "lam_delay": 0.0, "t_step": 0.0, "lam_gain": 0.0, "lam_damping": 0.0, "slack_clip": 0.0,
@@ -69,7 +70,7 @@ def build(settings: Settings) -> Job:
     settings = dataclasses.replace(settings, engine=engine)  # what the run needs wherever it is opened again
     hypers = _hypers(base, env)
     mesh = _mesh(settings, len(points))
-    spread = SpreadEnv(env, mesh) if mesh and mesh.axis_names == (ENVS,) else env
+    spread = SpreadEnv(env, mesh) if mesh and not points else env
     trainer = make_train(spread, layout, hypers.problem, rule, scheme)
     chunks, chunk = plan(settings.total_steps, trainer.steps_per_iteration, settings.log.every)
     job = Job(settings, engine, env, layout, trainer, hypers, chunks, chunk, mesh=mesh)
@@ -93,8 +94,11 @@ def _mesh(settings: Settings, lanes: int) -> Mesh | None:
     own = on_own_cores() and not settings.devices
     if own and lanes:
         count = fewest(lanes, count)
-    if count == 1 or settings.shard == "none" or (own and settings.shard == "auto" and not lanes):
+    if count == 1 or settings.shard == "none":
         return None
+    if own and settings.shard == "auto" and not lanes:
+        n = settings.layout.num_envs
+        return make_mesh(PAIR, 2) if n % 2 == 0 and n >= PAIRED else None
     if jax.process_count() > 1 and count != there:
         raise UserError(f"devices={settings.devices}: several processes accept 0, all {there} devices")
     axis, size = (LANES, lanes) if lanes else (ENVS, settings.layout.num_envs)

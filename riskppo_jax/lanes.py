@@ -76,7 +76,7 @@ class Runner:
         self._ghosts = -self._lanes % job.mesh.size if job.mesh and job.lanes else 0
         self._inputs = with_ghosts(inputs(job), self._ghosts)
         self._spread = spread_state(jax.eval_shape(self._init, *self._inputs), job.mesh) if job.mesh else None
-        self._run: Callable | None = None
+        self.program: Any = None  # the compiled chunk
         if self._spread:
             self._inputs = jax.tree.map(lambda x: put(jnp.asarray(x), self._spread.inputs), self._inputs)
 
@@ -102,16 +102,16 @@ class Runner:
     def compile(self, state: RunState) -> None:
         """Compiles the chunk; `state` gives the shapes."""
         if not self._spread:
-            self._run = jax.jit(self._chunk, donate_argnums=0).lower(state, self._inputs[1]).compile()
+            self.program = jax.jit(self._chunk, donate_argnums=0).lower(state, self._inputs[1]).compile()
             return
         out = (self._spread.state, self._spread.inputs)
         with jax.set_mesh(self._spread.mesh):
             chunk = jax.jit(self._chunk, donate_argnums=0, out_shardings=out)
-            self._run = chunk.lower(state, self._inputs[1]).compile()
+            self.program = chunk.lower(state, self._inputs[1]).compile()
 
     def __call__(self, state: RunState) -> tuple[RunState, dict[str, np.ndarray]]:
         """The next chunk: the state afterwards (the one given is gone) and its metrics on the host."""
-        state, metrics = self._run(state, self._inputs[1])
+        state, metrics = self.program(state, self._inputs[1])
         if self._spread:
             metrics = self._own(self._spread.fetch(metrics, jax.tree.map(lambda _: self._spread.inputs, metrics)))
         return state, jax.device_get(metrics)

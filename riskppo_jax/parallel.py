@@ -3,6 +3,8 @@
 Lanes never speak to each other: `jax.shard_map` gives every device its own, and each computes what it would alone.
 Environments of one run are spread by shardings: every device steps its own worlds and takes its share of each
 minibatch, and XLA averages the gradients; weights, prices and statistics are the same everywhere.
+On two cores of one machine that average would cost more than it saves. There each core steps its half of the worlds,
+both see the whole batch, and then one improves the policy, the other the critic: they meet twice an iteration.
 """
 
 import math
@@ -20,19 +22,19 @@ from riskppo_jax.cores import cores
 from riskppo_jax.envs.base import Env, State
 from riskppo_jax.types import Array, Key, PyTree
 
-LANES, ENVS = "lanes", "envs"  # names of the mesh's one axis
+LANES, ENVS, PAIR = "lanes", "envs", "pair"  # names of the mesh's one axis; the last is that of two cores
 
 
-def cores_as_devices() -> None:
-    """Makes every core of this machine a device of JAX's CPU backend, so that lanes can train side by side.
+def cores_as_devices(count: int = 0) -> None:
+    """Makes the cores of this machine devices of JAX's CPU backend: all of them, or so many that share them.
 
-    A lane keeps hardly more than one core busy. To be called before anything is computed, where it is too late
-    nothing happens; a wish in `XLA_FLAGS` stands.
+    A lane, or half of a single run, keeps hardly more than one core busy. To be called before anything is computed,
+    where it is too late nothing happens; a wish in `XLA_FLAGS` stands.
     """
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return
     with suppress(RuntimeError):  # JAX is at work already
-        jax.config.update("jax_num_cpu_devices", cores())
+        jax.config.update("jax_num_cpu_devices", min(count or cores(), cores()))
 
 
 def one_thread_each() -> None:
@@ -93,7 +95,7 @@ class SpreadEnv:
 
 def _spread(function: Callable, mesh: Mesh) -> Callable:
     """`function` of one world; under `vmap` over a multiple of the devices, each does its share."""
-    spec = PartitionSpec(ENVS)
+    spec = PartitionSpec(mesh.axis_names[0])
 
     def call(*args: PyTree) -> PyTree:
         leaves, tree = jax.tree.flatten(args)
@@ -124,6 +126,38 @@ def over_devices(x: Array, axis: int) -> Array:
     if ENVS not in mesh.axis_names or x.shape[axis] % mesh.shape[ENVS]:
         return x
     return jax.lax.with_sharding_constraint(x, PartitionSpec(*[None] * axis, ENVS))
+
+
+def everywhere(tree: PyTree) -> PyTree:
+    """What two cores have found, known to both; the same as it was where the mesh in force is no pair."""
+    if PAIR not in jax.sharding.get_abstract_mesh().axis_names:
+        return tree
+    return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, PartitionSpec()), tree)
+
+
+def side_by_side(first: Callable, second: Callable, *args: PyTree) -> tuple[PyTree, PyTree]:
+    """`first(*args)` and `second(*args)`, each on a core of its own if the mesh in force is a pair.
+
+    Where it is not, one follows the other, and the second is told what the first has found: `second(*args, found)`.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if PAIR not in mesh.axis_names:
+        found = first(*args)
+        return found, second(*args, found)
+
+    def own(*args: PyTree) -> tuple[PyTree, PyTree]:
+        nothing = jax.tree.map(
+            lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(lambda: (first(*args), second(*args)))
+        )
+        pair = jax.lax.cond(
+            jax.lax.axis_index(PAIR) == 0,
+            lambda: (first(*args), nothing[1]),
+            lambda: (nothing[0], second(*args)),
+        )
+        return jax.lax.psum(pair, PAIR)  # of a number and zero
+
+    spec = PartitionSpec()
+    return jax.shard_map(own, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)(*args)
 
 
 class Spread(NamedTuple):
@@ -165,11 +199,15 @@ class Spread(NamedTuple):
 
 
 def spread_state(state: PyTree, mesh: Mesh) -> Spread:
-    """Every leaf of a sweep's state is spread; of a single run's those with an entry for each world."""
+    """Every leaf of a sweep's state is spread; of a single run's those with an entry for each world.
+
+    On a pair only the worlds themselves are: what is known of them both cores compute, in the order of one.
+    """
+    of_worlds = ("envs.",) if PAIR in mesh.axis_names else ("envs.", "episodes.", "scale.returns")
 
     def sharding(path: tuple, _: Any) -> NamedSharding:
         at = jax.tree_util.keystr(path, simple=True, separator=".")
-        apart = mesh.axis_names == (LANES,) or at.startswith(("envs.", "episodes.", "scale.returns"))
+        apart = mesh.axis_names == (LANES,) or at.startswith(of_worlds)
         return NamedSharding(mesh, PartitionSpec(mesh.axis_names[0]) if apart else PartitionSpec())
 
     return Spread(mesh, jax.tree_util.tree_map_with_path(sharding, state))

@@ -89,11 +89,14 @@ def train(settings: Settings) -> int:
 
 
 def claim_cores(settings: Settings) -> None:
-    """Makes devices of the cores where lanes can use them, and leaves them to the physics; before anything else."""
-    apart = settings.sweep.grid and settings.shard != "none" and settings.devices != 1
+    """Makes devices of the cores, one for each lane or two for a single run, before anything is computed.
+
+    On each of them XLA keeps to one thread: the other cores are for the physics.
+    """
+    apart = settings.shard != "none" and settings.devices != 1
     apart = apart and settings.engine != "mjx"  # whose factorisations on several devices may wait for each other
     if apart and not distributed.asked_for(settings):
-        cores_as_devices()
+        cores_as_devices(0 if settings.sweep.grid else 2)
     if settings.engine in ("native", "auto"):
         one_thread_each()
 

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 TESTS = os.path.dirname(__file__)
+PAIR = ["layout.num_envs=16", "layout.num_epochs=3", "total_steps=512"]
 
 
 def run_on(devices: int | None, what: str) -> str:
@@ -31,6 +32,12 @@ def test_spread_equals_one_device(devices, what):
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_lanes_on_the_cores_of_this_machine_equal_single_runs():
     assert "devices: agree" in run_on(None, "cores")
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+@pytest.mark.parametrize("what", ["pair", "pair that stops early"])
+def test_a_single_run_on_two_cores_equals_one_within_rounding(what):
+    assert "on 2 devices: agree" in run_on(None, what)
 
 
 def test_devices_for_the_fewest_rounds():
@@ -75,12 +82,14 @@ def _compare(what: str) -> None:
         return [np.asarray(plain(x)) for x in jax.tree.leaves(tree)]
 
     enable_cache()
-    grids = {"lanes": ["sweep.seed=2", "sweep.beta=[0.3,1.0]"], "envs": [], "cores": ["sweep.seed=3"]}
-    if what == "cores":
-        cores_as_devices()
-    found, grid = [], grids[what]
-    for where in ("none", {"cores": "auto"}.get(what, what)):
-        runner = Runner(job := build(read_settings([*TINY, *grid, f"shard={where}", "total_steps=64"])), Way("map"))
+    grids = {"lanes": ["sweep.seed=2", "sweep.beta=[0.3,1.0]"], "cores": ["sweep.seed=3"],
+             "pair": PAIR, "pair that stops early": [*PAIR, "ppo.target_kl=1e-9"]}  # fmt: skip
+    own = what == "cores" or what.startswith("pair")
+    if own:
+        cores_as_devices(0 if what == "cores" else 2)
+    found, grid = [], grids.get(what, [])
+    for where in ("none", "auto" if own else what):
+        runner = Runner(job := build(read_settings([*TINY, "total_steps=64", *grid, f"shard={where}"])), Way("map"))
         state = runner.start()
         runner.compile(state)
         state, metrics = runner(state)
@@ -88,9 +97,11 @@ def _compare(what: str) -> None:
             assert len(state.envs.reward.sharding.device_set) == job.mesh.size
             assert runner.put(runner.fetch(state)).envs.reward.sharding == state.envs.reward.sharding
         assert where == "none" or job.mesh
+        if what.startswith("pair"):
+            assert (metrics["ppo/epochs"] == (1 if what.endswith("early") else 3)).all()
         found.append([*arrays(runner.fetch(state)), *arrays(metrics)])
     for one, many in zip(*found, strict=True):
-        if what != "envs":
+        if what in ("lanes", "cores"):
             assert one.tobytes() == many.tobytes()
         else:
             np.testing.assert_allclose(one, many, rtol=1e-4, atol=1e-6)

@@ -8,14 +8,16 @@ import pytest
 from riskppo_jax.config import Layout, PPOHypers
 from riskppo_jax.nets import make_networks
 from riskppo_jax.solvers.ppo.losses import (
+    OF_POLICY,
     Batch,
     clipped_surrogate,
     clipped_value_error,
     log_ratio,
-    ppo_loss,
+    policy_loss,
     shares,
     standardize,
     value_error,
+    value_loss,
     weighted_mean,
 )
 
@@ -85,10 +87,13 @@ def test_the_sum_of_terms_at_the_acting_policy(num_actions):
     networks = make_networks(3, 2, num_actions, layout)
     params = jax.jit(networks.init)(jax.random.key(0))
     batch = make_batch(networks, params)
-    loss, metrics = ppo_loss(params, batch, networks, hypers, layout)
+    policy, logged = policy_loss(params, batch, networks, hypers, layout)
+    value, error = value_loss(params, batch, networks, hypers, layout)
+    metrics = dict(zip(OF_POLICY, logged, strict=True))
     entropy = networks.policy(params, batch.obs).entropy().mean()
     by_hand = -batch.advantage.mean() + 0.3 * 0.5 * jnp.square(batch.advantage).mean() - 0.1 * entropy
-    np.testing.assert_allclose(loss, by_hand, rtol=1e-5)
+    np.testing.assert_allclose(policy + value, by_hand, rtol=1e-5)
+    np.testing.assert_allclose([value], 0.3 * error, rtol=1e-6)
     np.testing.assert_allclose(metrics["ppo/approx_kl"], 0.0, atol=1e-7)
     assert metrics["ppo/clip_fraction"] == 0.0
 
@@ -98,7 +103,7 @@ def test_the_gradient_at_the_acting_policy_is_the_policy_gradient():
     networks = make_networks(3, 2, None, layout)
     params = jax.jit(networks.init)(jax.random.key(0))
     batch = make_batch(networks, params)
-    got = jax.grad(lambda p: ppo_loss(p, batch, networks, PPOHypers(), layout)[0])(params).actor
+    got = jax.grad(lambda p: policy_loss(p, batch, networks, PPOHypers(), layout)[0])(params).actor
     want = jax.grad(lambda p: -jnp.mean(networks.policy(p, batch.obs).log_prob(batch.action) * batch.advantage))(
         params
     ).actor
@@ -112,5 +117,6 @@ def test_a_masked_sample_changes_nothing(clip_value_loss):
     params = jax.jit(networks.init)(jax.random.key(0))
     whole = make_batch(networks, params, weight=jnp.ones(8).at[5].set(0.0))
     without = jax.tree.map(lambda x: jnp.delete(x, 5, axis=0), whole)
-    both = [ppo_loss(params, batch, networks, PPOHypers(), layout)[0] for batch in (whole, without)]
-    np.testing.assert_allclose(*both, rtol=1e-5)
+    for loss in (policy_loss, value_loss):
+        both = [loss(params, batch, networks, PPOHypers(), layout)[0] for batch in (whole, without)]
+        np.testing.assert_allclose(*both, rtol=1e-5)

@@ -165,7 +165,7 @@ def test_unknown_quantity_is_refused(env):
 
 def test_a_run_that_stays_non_finite_stands_still(trainer, start, step):
     """A loss that is NaN spoils no weight: updates are skipped, and after three bad rounds nothing moves."""
-    hypers = trainer.hypers.replace(ppo=trainer.hypers.ppo.replace(value_coef=jnp.nan))
+    hypers = trainer.hypers.replace(ppo=trainer.hypers.ppo.replace(value_coef=jnp.nan, entropy_coef=jnp.nan))
     state, seen = start, []
     for _ in range(BAD_ITERATIONS + 2):
         state, metrics = step(state, hypers)
@@ -193,7 +193,7 @@ def test_more_policy_updates_take_more_batches(env):
     assert after.env_steps == 3 * LAYOUT.batch_size
     assert after.dual.count == 1
     per_update = LAYOUT.num_epochs * LAYOUT.num_minibatches
-    assert after.learner.optimizer.count == 3 * per_update
+    assert after.learner.optimizer.actor.count == 3 * per_update
     assert np.isfinite(metrics["ppo/loss"])
 
 

@@ -11,7 +11,7 @@ from riskppo_jax.config import Layout, PPOHypers
 from riskppo_jax.nets import make_networks
 from riskppo_jax.normalize import init_moments
 from riskppo_jax.solvers import ppo
-from riskppo_jax.solvers.ppo.losses import Batch, ppo_loss, shares, standardize
+from riskppo_jax.solvers.ppo.losses import OF_POLICY, Batch, policy_loss, shares, standardize, value_loss
 from riskppo_jax.solvers.ppo.rollout import evaluate_actions
 from riskppo_jax.solvers.ppo.update import explained_variance, shuffled
 
@@ -67,8 +67,8 @@ def test_the_ratio_is_one_to_the_last_bit_before_any_step(sizes, layout):
     # a batch of other weights is not taken for one of these
     moved = jax.tree.map(lambda x: x * 1.001, learner.params)
     batch = jax.jit(lambda key: random_batch(key, networks, moved, layout, sizes[0]))(jax.random.key(2))
-    loss = jax.jit(lambda params: ppo_loss(params, batch, networks, PPOHypers(), layout)[1])
-    assert loss(learner.params)["ppo/first_log_ratio"] > 1e-4
+    loss = jax.jit(lambda params: policy_loss(params, batch, networks, PPOHypers(), layout)[1])
+    assert loss(learner.params)[OF_POLICY.index("ppo/first_log_ratio")] > 1e-4
     jax.tree.map(np.testing.assert_array_equal, still.params, learner.params)
 
 
@@ -107,7 +107,11 @@ def test_one_step_is_clipped_adam():
     got, metrics = update(jax.random.key(3))
     chain = optax.chain(optax.clip_by_global_norm(0.1), optax.adam(0.01, eps=1e-5))
     whole = batch._replace(advantage=standardize(batch.advantage, batch.weight), weight=shares(batch.weight))
-    grads = jax.jit(jax.grad(lambda p: ppo_loss(p, whole, networks, hypers, layout)[0]))(learner.params)
+
+    def loss(params):
+        return sum(own(params, whole, networks, hypers, layout)[0] for own in (policy_loss, value_loss))
+
+    grads = jax.jit(jax.grad(loss))(learner.params)
     for name in ("actor", "critic"):  # each network's gradient is clipped by itself
         before, own = getattr(learner.params, name), getattr(grads, name)
         assert optax.tree.norm(own) > 0.1
@@ -121,7 +125,9 @@ def test_epochs_end_once_the_policy_has_moved_far_enough(small):
     all_epochs, whole = update(learner, batch, PPOHypers(target_kl=jnp.inf), 0.01)
     stopped, part = update(learner, batch, PPOHypers(target_kl=1e-9), 0.01)
     assert (whole["ppo/epochs"], part["ppo/epochs"]) == (LAYOUT.num_epochs, 1)
-    assert stopped.optimizer.count == LAYOUT.num_minibatches < all_epochs.optimizer.count
+    for name in ("actor", "critic"):
+        before, after = getattr(stopped.optimizer, name), getattr(all_epochs.optimizer, name)
+        assert before.count == LAYOUT.num_minibatches < after.count
     assert part["ppo/skipped"] == 0 and jnp.isfinite(part["ppo/loss"])
     assert part["ppo/approx_kl"] < whole["ppo/approx_kl"]
 
@@ -144,13 +150,14 @@ def test_a_broken_sample_skips_its_minibatch_only(small):
     assert metrics["ppo/skipped"] == after.skipped == LAYOUT.num_epochs  # once in each epoch
     assert metrics["ppo/skip_streak"] <= 2  # last of one epoch, first of the next
     assert all(jnp.isfinite(x).all() for x in jax.tree.leaves(after.params))
-    assert after.optimizer.count == LAYOUT.num_epochs * (LAYOUT.num_minibatches - 1)
+    counts = [own.count // LAYOUT.num_epochs for own in (after.optimizer.actor, after.optimizer.critic)]
+    assert counts == [LAYOUT.num_minibatches - 1, LAYOUT.num_minibatches]  # advantages are the policy's business
     assert all(jnp.isfinite(metrics[f"ppo/{name}"]) for name in ("loss", "grad_norm", "approx_kl"))
 
 
 def test_a_broken_batch_leaves_the_learner_as_it_was(small):
     learner, batch, _, update = small
-    broken = batch._replace(target=jnp.full_like(batch.target, jnp.inf))
+    broken = batch._replace(obs=jnp.full_like(batch.obs, jnp.inf))
     after, metrics = update(learner, broken, PPOHypers())
     steps = LAYOUT.num_epochs * LAYOUT.num_minibatches
     assert after.skipped == after.skip_streak == metrics["ppo/skip_streak"] == steps
@@ -159,6 +166,15 @@ def test_a_broken_batch_leaves_the_learner_as_it_was(small):
     again, metrics = update(after, batch, PPOHypers())  # and it recovers
     assert again.skip_streak == metrics["ppo/skipped"] == 0
     assert again.skipped == steps
+
+
+def test_a_broken_critic_does_not_stop_the_policy(small):
+    learner, batch, _, update = small
+    after, metrics = update(learner, batch._replace(target=jnp.full_like(batch.target, jnp.inf)), PPOHypers())
+    whole, _ = update(learner, batch, PPOHypers())
+    assert after.skipped == metrics["ppo/skip_streak"] == LAYOUT.num_epochs * LAYOUT.num_minibatches
+    jax.tree.map(np.testing.assert_array_equal, after.params.critic, learner.params.critic)
+    jax.tree.map(np.testing.assert_array_equal, after.params.actor, whole.params.actor)
 
 
 def test_jit_changes_nothing(small):

@@ -54,7 +54,7 @@ def ratios(ours: Rate, theirs: Rate) -> tuple[float, float]:
 
 def compiled(function: Callable, *args: Any) -> tuple[Callable, float]:
     """`function` compiled for these arguments, and the seconds that took with no cache to help."""
-    with _no_cache():
+    with no_cache():
         start = time.perf_counter()
         program = jax.jit(function).lower(*args).compile()
         return program, time.perf_counter() - start
@@ -72,7 +72,8 @@ def _plain(tree: Any) -> Any:
 
 
 @contextmanager
-def _no_cache():
+def no_cache():
+    """Compiles anew what is compiled within, whatever was kept from before."""
     from jax.experimental.compilation_cache import compilation_cache
 
     before = jax.config.jax_enable_compilation_cache

@@ -1,13 +1,14 @@
 """Speed of training beside that of the bare physics: `riskppo bench train`.
 
-One iteration of the default trainer is raced against a loop over `mujoco.batch.Batch.step` with as many worlds, and
-against its own parts, so that the table says where the time goes.
+A chunk of iterations, as `riskppo train` runs it, is raced against a loop over `mujoco.batch.Batch.step` with as many
+worlds on all cores, and against the parts of an iteration, so that the table says where the time goes.
 """
 
 import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -15,14 +16,15 @@ import numpy as np
 
 from riskppo_jax.bench.engines import Line, raw_loop
 from riskppo_jax.bench.sweep import rate
-from riskppo_jax.bench.timing import compiled, race, ratios
+from riskppo_jax.bench.timing import compiled, no_cache, race, ratios
 from riskppo_jax.build import Job, build
 from riskppo_jax.cores import cores
 from riskppo_jax.evaluation import evaluate
+from riskppo_jax.lanes import Runner, Way
+from riskppo_jax.parallel import SpreadEnv, spread_state
 from riskppo_jax.settings import read_settings
 from riskppo_jax.solvers.ppo import gae, make_batch, ppo_update, rollout
 from riskppo_jax.train import RunState
-from riskppo_jax.types import Array
 from riskppo_jax.writers import reduce_chunk
 
 TASKS = ("SafetyHalfCheetahVelocity-v1", "SafetyHopperVelocity-v1")
@@ -42,26 +44,37 @@ def measure(
       warm_up: iterations of training before anything is measured.
       lanes: environment steps of whole runs, one on each core, measured beside; 0 for none.
     """
-    job = build(read_settings([f"env={task}", "engine=native", "noise=0.05", *words]))
+    given = (f"env={task}", "engine=native", "noise=0.05")
+    job = build(read_settings([*given, *words]))
     n, steps = job.layout.num_envs, job.trainer.steps_per_iteration
-    state = jax.jit(job.trainer.init)(jax.random.key(0), job.hypers)
-    whole, seconds = compiled(job.trainer.step, state, job.hypers)
-    yield Line(task, "training step, compile", n, seconds, unit="s")
-    for _ in range(warm_up):  # to where robots move and touch the ground: physics costs more there
-        state, metrics = whole(state, job.hypers)
-    pieces, actions = _parts(job, state)
+    runner = Runner(job, Way())
+    state = runner.start()
+    with no_cache():
+        began = time.perf_counter()
+        runner.compile(state)
+        yield Line(task, "training step, compile", n, time.perf_counter() - began, unit="s")
+    for _ in range(max(warm_up // job.chunk, 1)):  # to where robots move and touch the ground: physics costs more there
+        state, metrics = runner(state)
+    pieces, actions = _parts(job, runner.fetch(state))
+    _, raw = raw_loop(job.env.engine, actions, np.asarray(state.envs.sim))
     parts = {name: _timed(*part, steps) for name, part in pieces.items()}
-    _, raw = raw_loop(job.env.engine, actions, state.envs.sim)
-    rates = race({"train": _timed(whole, (state, job.hypers), steps), "raw": raw, **parts}, repeats)
+
+    def train() -> int:
+        nonlocal state, metrics
+        state, metrics = runner(state)
+        return job.chunk * steps
+
+    rates = race({"train": train, "raw": raw, **parts}, repeats)
     best, median = ratios(rates["train"], rates["raw"])
+    where = f"on {job.mesh.size} devices" if job.mesh else "on one device"
     yield Line(
         task, "training / raw batch", n, rates["train"].best, rates["raw"].best, ratio=best, ratio_median=median,
-        repeats=repeats, target=RAW,
+        repeats=repeats, target=RAW, note=where,
     )  # fmt: skip
     at_once = cores()
     if lanes and at_once > 1:
-        given = (f"env={task}", "engine=native", "noise=0.05", "eval.points=0", "eval.episodes=1", "report=false")
-        whole_run = rate((*given, *words, f"total_steps={lanes}", f"sweep.seed={at_once}"))
+        short = ("eval.points=0", "eval.episodes=1", "report=false", f"total_steps={lanes}", f"sweep.seed={at_once}")
+        whole_run = rate((*given, *short, *words))
         yield Line(
             task, f"{at_once} lanes, whole runs / raw batch", n, whole_run, rates["raw"].best,
             ratio=whole_run / rates["raw"].best, repeats=1, note="as `riskppo train` spreads a sweep over the cores",
@@ -72,43 +85,46 @@ def measure(
             task, f"{name}, share", n, rates[name].best, rates["train"].best,
             ratio=1.0 / rates[name].best / spent, repeats=repeats,
         )  # fmt: skip
-    yield from _around(job, state, metrics, task, spent * steps)
-    size = sum(leaf.nbytes for leaf in jax.tree.leaves(metrics))
+    yield from _around(job, runner.fetch(state), metrics, task, spent * steps)
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(metrics)) / job.chunk
     yield Line(task, "metrics of a step / 4 kB", n, size, METRICS, "B", METRICS / size, target=1.0)
-    memory = whole.memory_analysis()
+    memory = runner.program.memory_analysis()
     needed = memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes
     yield Line(task, "memory of the program", n, needed / 2**20, unit="MiB")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     yield Line(task, "peak memory of the process", n, peak / 2**20, unit="MiB")
 
 
-def _parts(job: Job, state: RunState) -> tuple[dict[str, tuple[Callable, tuple]], Array]:
+def _parts(job: Job, state: RunState) -> tuple[dict[str, tuple[Callable, tuple]], np.ndarray]:
     """Compiled pieces of an iteration with their arguments (physics is within the rollout), and its actions."""
     layout, networks, hypers = job.layout, job.trainer.networks, job.hypers
+    env = SpreadEnv(job.env, job.mesh) if job.mesh else job.env
     key = jax.random.key(1)
 
     def physics(envs, actions):
-        return jax.lax.scan(lambda s, a: (jax.vmap(job.env.step)(s, a), None), envs, actions)[0]
+        return jax.lax.scan(lambda s, a: (jax.vmap(env.step)(s, a), None), envs, actions)[0]
 
     def collect(key, params, moments, envs):
-        return rollout(key, job.env, networks, params, moments, envs, layout)
+        return rollout(key, env, networks, params, moments, envs, layout)
 
     def improve(key, learner, batch):
         return ppo_update(key, learner, batch, networks, hypers.ppo, layout)
 
-    params, moments = state.learner.params, state.moments
-    collect = compiled(collect, key, params, moments, state.envs)[0]
-    _, seen = collect(key, params, moments, state.envs)
-    advantage, target = jax.jit(gae)(
-        seen.reward, seen.value, seen.next_value, seen.terminated, seen.truncated, hypers.ppo.gamma,
-        hypers.ppo.gae_lambda, seen.valid,
-    )  # fmt: skip
-    batch = make_batch(seen, advantage, target, moments)
-    return {
-        "physics and task": (compiled(physics, state.envs, seen.action)[0], (state.envs, seen.action)),
-        "rollout, physics included": (collect, (key, params, moments, state.envs)),
-        "PPO update": (compiled(improve, key, state.learner, batch)[0], (key, state.learner, batch)),
-    }, seen.action
+    with jax.set_mesh(job.mesh) if job.mesh else nullcontext():
+        state = spread_state(state, job.mesh).put(state) if job.mesh else state
+        params, moments = state.learner.params, state.moments
+        collect = compiled(collect, key, params, moments, state.envs)[0]
+        _, seen = collect(key, params, moments, state.envs)
+        advantage, target = jax.jit(gae)(
+            seen.reward, seen.value, seen.next_value, seen.terminated, seen.truncated, hypers.ppo.gamma,
+            hypers.ppo.gae_lambda, seen.valid,
+        )  # fmt: skip
+        batch = make_batch(seen, advantage, target, moments)
+        return {
+            "physics and task": (compiled(physics, state.envs, seen.action)[0], (state.envs, seen.action)),
+            "rollout, physics included": (collect, (key, params, moments, state.envs)),
+            "PPO update": (compiled(improve, key, state.learner, batch)[0], (key, state.learner, batch)),
+        }, np.asarray(seen.action)
 
 
 def _around(job: Job, state: RunState, metrics: Mapping[str, Any], task: str, step: float) -> Iterator[Line]:
@@ -122,7 +138,7 @@ def _around(job: Job, state: RunState, metrics: Mapping[str, Any], task: str, st
         )  # fmt: skip
 
     def host() -> None:
-        reduce_chunk(jax.device_get({name: np.asarray(x)[None] for name, x in metrics.items()}))
+        reduce_chunk(metrics)
 
     for name, work, each in (
         ("evaluation points", episodes, evaluation.points / (job.chunks * job.chunk)),

@@ -91,11 +91,12 @@ def _engines(args: argparse.Namespace) -> tuple[list["Line"], dict[str, Any], st
 def _train(args: argparse.Namespace) -> tuple[list["Line"], dict[str, Any], str]:
     from riskppo_jax.bench.engines import TASKS as KNOWN
     from riskppo_jax.bench.train import TASKS, measure
-    from riskppo_jax.parallel import one_thread_each
+    from riskppo_jax.parallel import cores_as_devices, one_thread_each
 
     _positive("repeats", args.repeats)
     tasks = _words("tasks", args.tasks or list(TASKS), KNOWN)
-    one_thread_each()  # as `riskppo train` does
+    cores_as_devices(2)  # as `riskppo train` does
+    one_thread_each()
     repeats = args.repeats or (2 if args.quick else 15)
     lines = []
     for task in tasks:

@@ -8,9 +8,10 @@ state.
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import dataclass
 from math import prod
 
 import jax
@@ -57,7 +58,7 @@ class NativeEngine:
         self._shapes = {name: np.shape(getattr(data, name)) for name in fields}
         self._moved = track.stop - track.start if track else 0
         self._size = sum(map(prod, self._shapes.values())) + self._moved
-        self._idle: OrderedDict[int, list[_Rows]] = OrderedDict()  # by number of worlds, most recent last
+        self._idle: OrderedDict[tuple[int, int], list[_Rows]] = OrderedDict()  # by worlds and threads, newest last
         self._door = threading.Lock()
         with self._room(1) as rows:
             self._carried = rows.carried + self._moved
@@ -76,6 +77,7 @@ class NativeEngine:
 
     def _call(self, function, args) -> Sim:
         dtype = jax.dtypes.canonicalize_dtype(float)
+        function = _OnThreads(function, _threads())
         carry, flat = host_call(function, [(2 * self._carried, np.uint32), (self._size, dtype)], *args)
         derived, start = {}, 0
         for name in self._fields:
@@ -88,9 +90,9 @@ class NativeEngine:
 
     # What follows runs on the host, on `[world, size]` NumPy arrays.
 
-    def _init_rows(self, qpos, qvel, where, mocap=None):
+    def _init_rows(self, threads, qpos, qvel, where, mocap=None):
         dtype = qpos.dtype
-        with self._room(len(qpos)) as rows:
+        with self._room(len(qpos), threads) as rows:
             ids = np.flatnonzero(where[:, 0]).astype(np.int32)
             rows.state[ids] = rows.default
             rows.fields["qpos"][ids] = qpos[ids]
@@ -101,9 +103,9 @@ class NativeEngine:
             rows.settle(bad, ids)
             return rows.read(bad, None, dtype, fresh=True)
 
-    def _step_rows(self, carry, ctrl, mocap=None):
+    def _step_rows(self, threads, carry, ctrl, mocap=None):
         before = carry.view(np.float64)
-        with self._room(len(carry)) as rows:
+        with self._room(len(carry), threads) as rows:
             rows.load(before)
             rows.fields["ctrl"][:] = ctrl
             bad = self._guard(rows)
@@ -137,20 +139,32 @@ class NativeEngine:
         return bad
 
     @contextmanager
-    def _room(self, n: int) -> Iterator["_Rows"]:
+    def _room(self, n: int, threads: int = 1) -> Iterator["_Rows"]:
         """Buffers for `n` worlds that nobody else uses meanwhile: every device calls from a thread of its own."""
+        threads = min(n, threads)
         with self._door:
-            idle = self._idle.setdefault(n, [])
-            self._idle.move_to_end(n)
+            idle = self._idle.setdefault((n, threads), [])
+            self._idle.move_to_end((n, threads))
             if len(self._idle) > _SIZES_KEPT:
                 self._idle.popitem(last=False)
             rows = idle.pop() if idle else None
         if rows is None:
-            rows = _Rows(self.model, n, self._fields, self._track, self._settle)
+            rows = _Rows(self.model, n, threads, self._fields, self._track, self._settle)
         try:
             yield rows
         finally:
             idle.append(rows)
+
+
+@dataclass(frozen=True)
+class _OnThreads:
+    """`function` with so many threads for MuJoCo, equal to another that computes the same."""
+
+    function: Callable
+    threads: int
+
+    def __call__(self, *args: np.ndarray) -> tuple[np.ndarray, ...]:
+        return self.function(self.threads, *args)
 
 
 class _Rows:
@@ -161,11 +175,10 @@ class _Rows:
     """
 
     def __init__(
-        self, model: mujoco.MjModel, n: int, fields: tuple[str, ...], track: Track | None, settle: bool = False
+        self, model: mujoco.MjModel, n: int, threads: int, fields: tuple[str, ...], track: Track | None, settle: bool
     ):
         self.model = model
         self.post = [name for name in fields if name in _POST]
-        threads = min(n, _threads())
         # only a persistent batch keeps the contact forces that `_POST` functions read
         self.batch = Batch(model, n, nthread=threads, persistent=bool(self.post))
         self.mover = Batch(_without_sensors(model), n, nthread=threads) if settle else self.batch
@@ -290,11 +303,17 @@ def _columns(model: mujoco.MjModel, batch: Batch) -> list[tuple[int, int]]:
 
 
 def _threads() -> int:
-    """Threads of one batch call: `RISKPPO_THREADS`, or this device's share of the cores this process may use."""
+    """Threads of one batch call: `RISKPPO_THREADS`, or the share of this process's cores that a device has.
+
+    Asked while a program is traced, which knows whether it is one of several that run side by side.
+    """
     wish = os.environ.get("RISKPPO_THREADS", "")
     if wish:
         if not wish.isdecimal() or int(wish) < 1:
             raise UserError(f"RISKPPO_THREADS={wish}: accepts a positive whole number")
         return int(wish)
-    sharing = jax.local_device_count() if jax.default_backend() == "cpu" else 1
-    return max(1, cores() // sharing)
+    if jax.default_backend() != "cpu":
+        return cores()
+    mesh = jax.sharding.get_abstract_mesh()
+    sharing = prod(mesh.shape[axis] for axis in mesh.manual_axes) // jax.process_count()
+    return max(1, cores() // max(1, sharing))

@@ -1,4 +1,4 @@
-"""The three terms of PPO's loss, and their sum over a minibatch."""
+"""PPO's losses over a minibatch: the policy's with its entropy, and the critic's. They share no weights."""
 
 from typing import NamedTuple
 
@@ -7,10 +7,10 @@ import jax.numpy as jnp
 
 from riskppo_jax.config import Layout, PPOHypers
 from riskppo_jax.nets import Networks, Params
-from riskppo_jax.types import Array, ArrayLike, Metrics
+from riskppo_jax.types import Array, ArrayLike
 
-LOGGED = ("ppo/loss", "ppo/policy_loss", "ppo/value_loss", "ppo/entropy", "ppo/approx_kl", "ppo/clip_fraction",
-          "ppo/first_log_ratio")  # means over a minibatch  # fmt: skip
+OF_POLICY = ("ppo/policy_loss", "ppo/entropy", "ppo/approx_kl", "ppo/clip_fraction", "ppo/first_log_ratio")
+OF_VALUE = ("ppo/value_loss",)  # what the two losses log: means over a minibatch
 ROUNDING = 1e-5  # relative; some eighty units in the last place of a float32
 
 
@@ -73,27 +73,35 @@ def standardize(x: Array, weight: Array) -> Array:
     return centred / (jnp.sqrt(weighted_mean(centred * centred, weight)[..., None]) + 1e-8)
 
 
-def ppo_loss(
+def policy_loss(
     params: Params, batch: Batch, networks: Networks, hypers: PPOHypers, layout: Layout
-) -> tuple[Array, Metrics]:
-    """`policy + value_coef * value - entropy_coef * entropy` over a minibatch, with what to log of it.
+) -> tuple[Array, Array]:
+    """`clipped surrogate - entropy_coef * entropy` over a minibatch, and `OF_POLICY` of it.
 
     Means are products with the batch's shares, and what is logged is one of them: with networks this small an
     operation costs as much as what it computes.
     """
+    del layout
     law = networks.policy(params, batch.obs)
     log_w = log_ratio(law.log_prob(batch.action), batch.log_prob)
     policy = clipped_surrogate(log_w, batch.advantage, hypers.clip)
+    entropy = law.entropy()
+    loss = (policy - hypers.entropy_coef * entropy) @ batch.weight
+
+    ratio = jnp.exp(log_w)
+    clipped = (jnp.abs(ratio - 1.0) > hypers.clip) * 1.0
+    logged = jnp.stack([policy, entropy, ratio - 1.0 - log_w, clipped, jnp.abs(log_w)])
+    return loss, jax.lax.stop_gradient(logged) @ batch.weight
+
+
+def value_loss(
+    params: Params, batch: Batch, networks: Networks, hypers: PPOHypers, layout: Layout
+) -> tuple[Array, Array]:
+    """`value_coef *` the critic's error over a minibatch, and `OF_VALUE` of it."""
     value = networks.value(params, batch.obs)
     if layout.clip_value_loss:
         error = clipped_value_error(value, batch.value, batch.target, hypers.value_clip, hypers.value_huber)
     else:
         error = value_error(value, batch.target, hypers.value_huber)
-    entropy = law.entropy()
-    total = policy + hypers.value_coef * error - hypers.entropy_coef * entropy
-    loss = total @ batch.weight
-
-    ratio = jnp.exp(log_w)
-    clipped = (jnp.abs(ratio - 1.0) > hypers.clip) * 1.0
-    logged = jnp.stack([total, policy, error, entropy, ratio - 1.0 - log_w, clipped, jnp.abs(log_w)])
-    return loss, dict(zip(LOGGED, jax.lax.stop_gradient(logged) @ batch.weight, strict=True))
+    error = error @ batch.weight
+    return hypers.value_coef * error, jax.lax.stop_gradient(error)[None]

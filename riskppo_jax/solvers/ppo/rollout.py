@@ -8,6 +8,7 @@ from riskppo_jax.config import Layout
 from riskppo_jax.envs.base import Env, State
 from riskppo_jax.nets import Networks, Params
 from riskppo_jax.normalize import Moments, normalize
+from riskppo_jax.parallel import everywhere
 from riskppo_jax.types import Array, ArrayLike, Key
 
 
@@ -79,7 +80,7 @@ def rollout(
         return after, (envs.obs, action, next_value, *seen, valid)
 
     envs, kept = jax.lax.scan(step, envs, jax.random.split(key, layout.horizon))
-    obs, action, next_value, reward, cost, constraints, terminated, truncated, valid = kept
+    obs, action, next_value, reward, cost, constraints, terminated, truncated, valid = everywhere(kept)
     log_prob, value = evaluate_actions(
         networks, params, normalize(moments, obs, obs_clip), action, layout.minibatch_size
     )

@@ -1,8 +1,13 @@
 """Epochs and minibatches: PPO's optimisation of one batch.
 
-All weights travel through the minibatch loop as one vector. The optimiser is then a handful of operations
-instead of a handful per weight matrix; with networks this small the number of operations counts.
+The two networks share nothing, so each is fitted in a loop of its own, on a core of its own where there are two. The
+weights of a network travel through its loop as one vector: the optimiser is then a handful of operations instead of a
+handful per weight matrix, and with networks this small the number of operations counts.
 """
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +18,22 @@ from jax.flatten_util import ravel_pytree
 from riskppo_jax.config import Layout, PPOHypers
 from riskppo_jax.nets import Networks, Params
 from riskppo_jax.normalize import Moments, normalize
-from riskppo_jax.parallel import over_devices
-from riskppo_jax.solvers.ppo.losses import LOGGED, Batch, ppo_loss, shares, standardize, weighted_mean
+from riskppo_jax.parallel import over_devices, side_by_side
+from riskppo_jax.solvers.ppo.losses import (
+    OF_POLICY,
+    OF_VALUE,
+    Batch,
+    policy_loss,
+    shares,
+    standardize,
+    value_loss,
+    weighted_mean,
+)
 from riskppo_jax.solvers.ppo.rollout import Transition
 from riskppo_jax.types import Array, ArrayLike, Key, Metrics
 
-# what a gradient step leaves behind, in this order
-_RECORDED = (*LOGGED, "ppo/grad_norm", "streak", "taken")
+_KL = OF_POLICY.index("ppo/approx_kl")
+_NORM, _TAKEN = -2, -1  # what a gradient step records after what its loss logs
 
 
 @struct.dataclass
@@ -27,17 +41,26 @@ class Learner:
     """What PPO carries from update to update."""
 
     params: Params
-    optimizer: optax.OptState  # Adam's moments of the weights as one vector
+    optimizer: Params  # Adam's moments of each network's weights as one vector
     skipped: Array  # gradient steps not taken because of a non-finite loss or gradient, in all
     skip_streak: Array  # how many of the latest gradient steps in a row
+
+
+class _Fit(NamedTuple):
+    """A network's weights and optimiser, and what its gradient steps recorded, `[epoch, minibatch, ...]`."""
+
+    weights: Array
+    optimizer: optax.ScaleByAdamState
+    record: Array
+    epochs: Array  # that were run
 
 
 def init_learner(key: Key, networks: Networks) -> Learner:
     """Fresh weights and an optimiser that has seen nothing."""
     params = networks.init(key)
     zero = jnp.zeros((), jnp.int32)
-    optimizer = optax.scale_by_adam().init(ravel_pytree(params)[0])
-    return Learner(params=params, optimizer=optimizer, skipped=zero, skip_streak=zero)
+    actor, critic = (optax.scale_by_adam().init(ravel_pytree(own)[0]) for own in (params.actor, params.critic))
+    return Learner(params=params, optimizer=Params(actor, critic), skipped=zero, skip_streak=zero)
 
 
 def linear_decay(start: ArrayLike, done: ArrayLike, final: ArrayLike = 0.0) -> Array:
@@ -70,18 +93,18 @@ def ppo_update(
     layout: Layout,
     lr: ArrayLike | None = None,
 ) -> tuple[Learner, Metrics]:
-    """At most `num_epochs` passes over the batch, each in a new order, one Adam step per minibatch.
+    """At most `num_epochs` passes over the batch, each in a new order, one Adam step per minibatch and network.
 
     The passes end early once one of them has seen, on average, a policy further than `target_kl` from the one that
     acted. The gradients of the two networks are clipped apart: a policy with little noise left has steep ones, and
     shrinking the critic's with them would stop it from learning.
 
-    A step whose loss or gradient is not finite is not taken: weights and optimiser stay as they are, and it
-    is counted. Metrics are means over the steps that were taken.
+    A network whose loss or gradient is not finite does not take that step: its weights and optimiser stay as they
+    are, and the step is counted. Metrics are means over the steps that were taken.
 
     Args:
       key: for the order of samples.
-      learner: weights and optimiser.
+      learner: weights and optimisers.
       batch: `[batch_size, ...]`, from `make_batch`.
       networks: policy and value.
       hypers: coefficients.
@@ -93,54 +116,98 @@ def ppo_update(
       before any step: exactly 0 unless the batch stems from other weights.
     """
     lr = hypers.lr if lr is None else lr
-    weights, unravel = ravel_pytree(learner.params)
-    border = ravel_pytree(learner.params.actor)[0].size  # the actor's weights come first
-    of_actor = jnp.arange(weights.size) < border
+    keys = jax.random.split(key, layout.num_epochs)
+    policy, value = side_by_side(
+        partial(_fit_policy, networks=networks, layout=layout),
+        partial(_fit_value, networks=networks, layout=layout),
+        learner, batch, keys, hypers, lr,
+    )  # fmt: skip
+    params = Params(
+        *(
+            ravel_pytree(old)[1](new)
+            for old, new in (
+                (learner.params.actor, policy.weights[-1]),
+                (learner.params.critic, value.weights[policy.epochs - 1]),
+            )
+        )
+    )
+    optimizer = Params(*(jax.tree.map(lambda x, at=at: x[at], fit.optimizer)
+                         for fit, at in ((policy, -1), (value, policy.epochs - 1))))  # fmt: skip
+    counts, streak = _skips(policy, value, learner.skip_streak)
+    updated = Learner(params, optimizer, learner.skipped + counts["ppo/skipped"], streak)
+    metrics = _summary(policy, value, hypers) | counts
+    return updated, metrics | {"ppo/explained_variance": explained_variance(batch), "ppo/lr": jnp.asarray(lr)}
 
-    def loss(weights: Array, minibatch: Batch):
-        return ppo_loss(unravel(weights), minibatch, networks, hypers, layout)
+
+def _fit_policy(learner, batch, keys, hypers, lr, *, networks, layout) -> _Fit:
+    def loss(actor: Any, minibatch: Batch):
+        return policy_loss(learner.params.replace(actor=actor), minibatch, networks, hypers, layout)
+
+    def near(epoch: Array, record: Array) -> Array:
+        taken = record[:, _TAKEN] > 0
+        moved = jnp.sum(jnp.where(taken, record[:, _KL], 0.0)) / jnp.maximum(jnp.sum(taken), 1)
+        return moved <= hypers.target_kl
+
+    return _fit(learner.params.actor, learner.optimizer.actor, loss, len(OF_POLICY), near, batch, keys, hypers, lr,
+                layout)  # fmt: skip
+
+
+def _fit_value(learner, batch, keys, hypers, lr, policy: _Fit | None = None, *, networks, layout) -> _Fit:
+    """As many epochs as the policy had; all of them where that is not known yet, and what is too much is not used."""
+
+    def loss(critic: Any, minibatch: Batch):
+        return value_loss(learner.params.replace(critic=critic), minibatch, networks, hypers, layout)
+
+    def more(epoch: Array, record: Array) -> Array:
+        return jnp.ones((), bool) if policy is None else epoch + 1 < policy.epochs
+
+    return _fit(learner.params.critic, learner.optimizer.critic, loss, len(OF_VALUE), more, batch, keys, hypers, lr,
+                layout)  # fmt: skip
+
+
+def _fit(
+    params: Any,
+    optimizer: optax.ScaleByAdamState,
+    loss: Callable,
+    logs: int,
+    goes_on: Callable[[Array, Array], Array],
+    batch: Batch,
+    keys: Key,
+    hypers: PPOHypers,
+    lr: ArrayLike,
+    layout: Layout,
+) -> _Fit:
+    """One network's passes over the batch, with weights and optimiser as they were after each of them."""
+    weights, unravel = ravel_pytree(params)
 
     def gradient_step(carry, minibatch: Batch):
-        weights, optimizer, streak = carry
-        (value, metrics), gradient = jax.value_and_grad(loss, has_aux=True)(weights, minibatch)
-        actor, critic = (jnp.sqrt(jnp.sum(own * own)) for own in (gradient[:border], gradient[border:]))
-        shrink = [jnp.minimum(1.0, hypers.max_grad_norm / jnp.maximum(norm, 1e-12)) for norm in (actor, critic)]
-        stepped, change = adam_step(optimizer, jnp.where(of_actor, *shrink) * gradient, lr, hypers.adam_eps)
-        taken = jnp.isfinite(value) & jnp.isfinite(actor + critic)
+        weights, optimizer = carry
+        valued = jax.value_and_grad(lambda w: loss(unravel(w), minibatch), has_aux=True)
+        (value, logged), gradient = valued(weights)
+        norm = jnp.sqrt(jnp.sum(gradient * gradient))
+        shrink = jnp.minimum(1.0, hypers.max_grad_norm / jnp.maximum(norm, 1e-12))
+        stepped, change = adam_step(optimizer, shrink * gradient, lr, hypers.adam_eps)
+        taken = jnp.isfinite(value) & jnp.isfinite(norm)
         weights = jnp.where(taken, weights - change, weights)
         optimizer = jax.tree.map(lambda new, old: jnp.where(taken, new, old), stepped, optimizer)
-        streak = jnp.where(taken, 0, streak + 1)
-        metrics |= {"ppo/grad_norm": actor, "taken": taken, "streak": streak}
-        return (weights, optimizer, streak), jnp.stack([metrics[name] for name in _RECORDED])
+        return (weights, optimizer), jnp.concatenate([logged, jnp.stack([norm, taken])])
 
     def run_epoch(carry, key: Key):
         order = shuffled(key, layout.batch_size).reshape(layout.num_minibatches, layout.minibatch_size)
         minibatches = jax.tree.map(lambda x: over_devices(x.at[order].get(mode="promise_in_bounds"), axis=1), batch)
         return jax.lax.scan(gradient_step, carry, _weighed(minibatches, layout))
 
-    def epoch(carry, key: Key):
-        near, carry = carry
-        nothing = jnp.zeros((layout.num_minibatches, len(_RECORDED)), weights.dtype)
-        carry, record = jax.lax.cond(near, run_epoch, lambda carry, _: (carry, nothing), carry, key)
-        steps = dict(zip(_RECORDED, record.T, strict=True))
-        taken = steps["taken"] > 0
-        steps["skipped"] = near & ~taken
-        moved = jnp.sum(jnp.where(taken, steps["ppo/approx_kl"], 0.0)) / jnp.maximum(jnp.sum(taken), 1)
-        return (near & (moved <= hypers.target_kl), carry), steps
+    def epoch(carry, turn):
+        going, carry = carry
+        index, key = turn
+        nothing = jnp.zeros((layout.num_minibatches, logs + 2), weights.dtype)
+        carry, record = jax.lax.cond(going, run_epoch, lambda carry, _: (carry, nothing), carry, key)
+        return (going & goes_on(index, record), carry), (*carry, record, going)
 
-    carry = (weights, learner.optimizer, learner.skip_streak)
-    start = (jnp.ones((), bool), carry)
-    (_, carry), steps = jax.lax.scan(epoch, start, jax.random.split(key, layout.num_epochs))
-    weights, optimizer, streak = carry
-    skipped = jnp.sum(steps["skipped"], dtype=jnp.int32)
-    updated = Learner(
-        params=unravel(weights),
-        optimizer=optimizer,
-        skipped=learner.skipped + skipped,
-        skip_streak=streak,
-    )
-    metrics = _summary(steps, skipped)
-    return updated, metrics | {"ppo/explained_variance": explained_variance(batch), "ppo/lr": jnp.asarray(lr)}
+    start = (jnp.ones((), bool), (weights, optimizer))
+    turns = (jnp.arange(layout.num_epochs), keys)
+    _, (weights, optimizer, record, run) = jax.lax.scan(epoch, start, turns)
+    return _Fit(weights, optimizer, record, jnp.sum(run))
 
 
 def adam_step(
@@ -193,15 +260,24 @@ def shuffled(key: Key, size: int) -> Array:
     return (jnp.sort(tagged) & low).astype(jnp.int32)
 
 
-def _summary(steps: Metrics, skipped: Array) -> Metrics:
+def _skips(policy: _Fit, value: _Fit, streak: Array) -> tuple[Metrics, Array]:
+    """Steps that a network did not take: how many, the longest row of them, and the row that is not over yet."""
+    run = jnp.arange(len(policy.record))[:, None] < policy.epochs
+    taken = (policy.record[..., _TAKEN] > 0) & (value.record[..., _TAKEN] > 0)
+    bad = jnp.cumsum((run & ~taken).ravel(), dtype=jnp.int32)  # so far
+    good = jax.lax.cummax(jnp.where((run & taken).ravel(), bad, -streak))  # bad ones before the latest good one
+    rows = bad - good
+    return {"ppo/skipped": bad[-1], "ppo/skip_streak": jnp.max(rows), "ppo/epochs": policy.epochs}, rows[-1]
+
+
+def _summary(policy: _Fit, value: _Fit, hypers: PPOHypers) -> Metrics:
     """Means over the steps taken of what each gradient step reported; NaN if none was."""
-    taken = steps["taken"] > 0
-    count = jnp.sum(taken)
-    logged = {name: x for name, x in steps.items() if name.startswith("ppo/")}
-    means = {name: jnp.sum(jnp.where(taken, x, 0.0)) / count for name, x in logged.items()}
-    return means | {
-        "ppo/first_log_ratio": steps["ppo/first_log_ratio"][0, 0],
-        "ppo/epochs": jnp.sum(jnp.any(taken | steps["skipped"], axis=1)),
-        "ppo/skipped": skipped,
-        "ppo/skip_streak": jnp.max(steps["streak"]).astype(jnp.int32),
-    }
+    metrics = {}
+    for fit, names in ((policy, (*OF_POLICY, "ppo/grad_norm")), (value, OF_VALUE)):
+        run = jnp.arange(len(fit.record))[:, None] < policy.epochs
+        taken = run & (fit.record[..., _TAKEN] > 0)
+        means = jnp.sum(jnp.where(taken[..., None], fit.record, 0.0), (0, 1)) / jnp.sum(taken)
+        metrics |= dict(zip(names, means, strict=False))
+    metrics["ppo/first_log_ratio"] = policy.record[0, 0, OF_POLICY.index("ppo/first_log_ratio")]
+    loss = metrics["ppo/policy_loss"] + hypers.value_coef * metrics["ppo/value_loss"]
+    return metrics | {"ppo/loss": loss - hypers.entropy_coef * metrics["ppo/entropy"]}
