@@ -27,6 +27,7 @@ from riskppo_jax.train import Hypers, Trainer, make_train
 
 SHARDS = ("auto", LANES, ENVS, "none")
 PAIRED = 16  # worlds from which on halves of them on two cores are quicker
+PAIRED_ENGINES = ("native", "analytic")  # that are known to run on several devices at once: see `claim_cores`
 MODES = ("auto", "vmap", "map")  # how the lanes of a sweep are run
 _BELOW = {
     "lam_step": 0.0, "lam_delay": 0.0, "t_step": 0.0, "lam_gain": 0.0, "lam_damping": 0.0, "slack_clip": 0.0,
@@ -69,7 +70,7 @@ def build(settings: Settings) -> Job:
     engine = getattr(getattr(env, "engine", None), "name", engine)  # with `auto` the task may know better
     settings = dataclasses.replace(settings, engine=engine)  # what the run needs wherever it is opened again
     hypers = _hypers(base, env)
-    mesh = _mesh(settings, len(points))
+    mesh = _mesh(settings, len(points), env)
     spread = SpreadEnv(env, mesh) if mesh and not points else env
     trainer = make_train(spread, layout, hypers.problem, rule, scheme)
     chunks, chunk = plan(settings.total_steps, trainer.steps_per_iteration, settings.log.every)
@@ -77,7 +78,7 @@ def build(settings: Settings) -> Job:
     return job._replace(lanes=tuple(_lanes(job, points)))
 
 
-def _mesh(settings: Settings, lanes: int) -> Mesh | None:
+def _mesh(settings: Settings, lanes: int, env: Env) -> Mesh | None:
     """The devices a run is spread over; None for one."""
     if settings.shard not in SHARDS:
         raise UserError(f"shard={settings.shard}: accepts {', '.join(SHARDS)}")
@@ -97,8 +98,9 @@ def _mesh(settings: Settings, lanes: int) -> Mesh | None:
     if count == 1 or settings.shard == "none":
         return None
     if own and settings.shard == "auto" and not lanes:
-        n = settings.layout.num_envs
-        return make_mesh(PAIR, 2) if n % 2 == 0 and n >= PAIRED else None
+        n, engine = settings.layout.num_envs, getattr(env, "engine", None)
+        known = getattr(engine, "name", None) in PAIRED_ENGINES  # what a task of one's own computes, nobody knows
+        return make_mesh(PAIR, 2) if known and n >= PAIRED and n % 2 == 0 else None
     if jax.process_count() > 1 and count != there:
         raise UserError(f"devices={settings.devices}: several processes accept 0, all {there} devices")
     axis, size = (LANES, lanes) if lanes else (ENVS, settings.layout.num_envs)

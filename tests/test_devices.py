@@ -7,7 +7,7 @@ import sys
 import pytest
 
 TESTS = os.path.dirname(__file__)
-PAIR = ["layout.num_envs=16", "layout.num_epochs=3", "total_steps=512"]
+PAIR = ["env=SafetyHopperVelocity-v1", "engine=native", "layout.num_envs=16", "layout.num_epochs=3", "total_steps=128"]
 
 
 def run_on(devices: int | None, what: str) -> str:
