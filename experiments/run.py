@@ -58,7 +58,10 @@ def navigation(reset: str, seeds: int) -> Commands:
     if reset == "fixed":
         # after two million steps prices were still rising, and mean actions grazed something in one episode of ten
         own |= {"Goal1": ["total_steps=3000000"], "Button1": ["total_steps=2000000"]}  # Push1 is slow: a million
-        best = {(task, "riskppo"): ["deploy=best", "eval.point_episodes=10"] for task in ("Goal1", "Button1", "Push1")}
+        best = {
+            (task, "riskppo"): ["deploy=best", "eval.points=50", "eval.point_episodes=10"]
+            for task in ("Goal1", "Button1", "Push1")
+        }
     return {
         f"{task.lower()}-{algo}": ["experiment=navigation", f"env=SafetyPoint{task}-v0", f"env.reset={reset}",
                                    f"threshold={limit}", f"algo={algo}", FIRST,

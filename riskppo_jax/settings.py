@@ -63,7 +63,7 @@ class CheckpointSettings:
 @dataclass
 class EvalSettings:
     episodes: int = 100  # of the final evaluation
-    points: int = 50  # evaluations during training, about; 0 for none
+    points: int = 20  # evaluations during training, about; 0 for none
     point_episodes: int = 2  # of each of those
     bootstrap: int = 200  # resamples of episodes behind an interval
 
