@@ -47,30 +47,19 @@ def measure(
     given = (f"env={task}", "engine=native", "noise=0.05")
     job = build(read_settings([*given, *words]))
     n, steps = job.layout.num_envs, job.trainer.steps_per_iteration
-    runner = Runner(job, Way())
-    state = runner.start()
-    with no_cache():
-        began = time.perf_counter()
-        runner.compile(state)
-        yield Line(task, "training step, compile", n, time.perf_counter() - began, unit="s")
-    for _ in range(max(warm_up // job.chunk, 1)):  # to where robots move and touch the ground: physics costs more there
-        state, metrics = runner(state)
-    pieces, actions = _parts(job, runner.fetch(state))
-    _, raw = raw_loop(job.env.engine, actions, np.asarray(state.envs.sim))
+    training = _Training(job, warm_up)
+    yield Line(task, "training step, compile", n, training.compile_seconds, unit="s")
+    pieces, actions = _parts(job, training.fetch())
+    _, raw = raw_loop(job.env.engine, actions, np.asarray(training.state.envs.sim))
     parts = {name: _timed(*part, steps) for name, part in pieces.items()}
-
-    def train() -> int:
-        nonlocal state, metrics
-        state, metrics = runner(state)
-        return job.chunk * steps
-
-    rates = race({"train": train, "raw": raw, **parts}, repeats)
-    best, median = ratios(rates["train"], rates["raw"])
-    where = f"on {job.mesh.size} devices" if job.mesh else "on one device"
-    yield Line(
-        task, "training / raw batch", n, rates["train"].best, rates["raw"].best, ratio=best, ratio_median=median,
-        repeats=repeats, target=RAW, note=where,
-    )  # fmt: skip
+    alone = _Training(build(read_settings([*given, *words, "shard=none"])), warm_up) if job.mesh else training
+    rates = race({"train": training, "raw": raw, "alone": alone, **parts}, repeats)
+    for what, rival, target in (("raw batch", "raw", RAW), ("on one device", "alone", None))[: 2 if job.mesh else 1]:
+        best, median = ratios(rates["train"], rates[rival])
+        yield Line(
+            task, f"training / {what}", n, rates["train"].best, rates[rival].best, ratio=best, ratio_median=median,
+            repeats=repeats, target=target, note=f"on {job.mesh.size} devices" if job.mesh else "",
+        )  # fmt: skip
     at_once = cores()
     if lanes and at_once > 1:
         short = ("eval.points=0", "eval.episodes=1", "report=false", f"total_steps={lanes}", f"sweep.seed={at_once}")
@@ -85,14 +74,41 @@ def measure(
             task, f"{name}, share", n, rates[name].best, rates["train"].best,
             ratio=1.0 / rates[name].best / spent, repeats=repeats,
         )  # fmt: skip
-    yield from _around(job, runner.fetch(state), metrics, task, spent * steps)
+    metrics, iteration = training.metrics, spent * steps
+    around = list(_around(job, training.fetch(), metrics, task, iteration))
+    yield from around
+    whole = steps / (iteration + sum(line.ours for line in around) / 1e3)
+    yield Line(
+        task, "training, evaluation, log / raw batch", n, whole, rates["raw"].best, ratio=whole / rates["raw"].best
+    )
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(metrics)) / job.chunk
     yield Line(task, "metrics of a step / 4 kB", n, size, METRICS, "B", METRICS / size, target=1.0)
-    memory = runner.program.memory_analysis()
+    memory = training.runner.program.memory_analysis()
     needed = memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes
     yield Line(task, "memory of the program", n, needed / 2**20, unit="MiB")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     yield Line(task, "peak memory of the process", n, peak / 2**20, unit="MiB")
+
+
+class _Training:
+    """A run under way, without its directory: a call is the next chunk."""
+
+    def __init__(self, job: Job, warm_up: int):
+        self.runner, self._steps = Runner(job, Way()), job.chunk * job.trainer.steps_per_iteration
+        self.state = self.runner.start()
+        with no_cache():
+            began = time.perf_counter()
+            self.runner.compile(self.state)
+            self.compile_seconds = time.perf_counter() - began
+        for _ in range(max(warm_up // job.chunk, 1)):  # robots that move and touch the ground cost more
+            self()
+
+    def __call__(self) -> int:
+        self.state, self.metrics = self.runner(self.state)
+        return self._steps
+
+    def fetch(self) -> RunState:
+        return self.runner.fetch(self.state)
 
 
 def _parts(job: Job, state: RunState) -> tuple[dict[str, tuple[Callable, tuple]], np.ndarray]:
