@@ -23,6 +23,7 @@ CHUNKS = 24
 RUN = [*TINY, "log.every=1", f"total_steps={32 * CHUNKS}", "checkpoint.seconds=0", "checkpoint.keep=2"]
 LANES = 3  # not a multiple of two cores: one of them trains a lane that nobody asked for
 SWEEP = [f"sweep.seed={LANES}"]
+PAIR = ["env=SafetyHopperVelocity-v1", "engine=native", "layout.num_envs=16", "layout.horizon=2", "eval.points=2"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -100,6 +101,14 @@ def kill_and_finish(folder: Path, environment: dict, kills: int, seed: int, *wor
 def test_killed_runs_end_with_the_same_numbers(tmp_path, environment, reference):
     kill_and_finish(tmp_path / "run", environment, kills=3, seed=0)
     assert_same(tmp_path / "run", reference)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_killed_runs_on_two_cores_end_with_the_same_numbers(tmp_path, environment):
+    said, _ = start(tmp_path / "whole", environment, *PAIR).communicate()
+    assert "2 devices" in said
+    kill_and_finish(tmp_path / "run", environment, 1, 0, *PAIR)
+    assert_same(tmp_path / "run", tmp_path / "whole")
 
 
 @pytest.mark.slow

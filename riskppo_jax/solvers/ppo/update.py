@@ -7,7 +7,7 @@ handful per weight matrix, and with networks this small the number of operations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ from riskppo_jax.solvers.ppo.losses import (
     weighted_mean,
 )
 from riskppo_jax.solvers.ppo.rollout import Transition
-from riskppo_jax.types import Array, ArrayLike, Key, Metrics
+from riskppo_jax.types import Array, ArrayLike, Key, Metrics, PyTree
 
 _KL = OF_POLICY.index("ppo/approx_kl")
 _NORM, _TAKEN = -2, -1  # what a gradient step records after what its loss logs
@@ -47,12 +47,16 @@ class Learner:
 
 
 class _Fit(NamedTuple):
-    """A network's weights and optimiser, and what its gradient steps recorded, `[epoch, minibatch, ...]`."""
+    """A network's weights and optimiser after each epoch, and what its steps recorded, `[epoch, minibatch, ...]`."""
 
     weights: Array
     optimizer: optax.ScaleByAdamState
     record: Array
     epochs: Array  # that were run
+
+    def after(self, epochs: Array) -> tuple[Array, optax.ScaleByAdamState]:
+        """Weights and optimiser as so many epochs left them."""
+        return jax.tree.map(lambda x: x[epochs - 1], (self.weights, self.optimizer))
 
 
 def init_learner(key: Key, networks: Networks) -> Learner:
@@ -122,25 +126,20 @@ def ppo_update(
         partial(_fit_value, networks=networks, layout=layout),
         learner, batch, keys, hypers, lr,
     )  # fmt: skip
-    params = Params(
-        *(
-            ravel_pytree(old)[1](new)
-            for old, new in (
-                (learner.params.actor, policy.weights[-1]),
-                (learner.params.critic, value.weights[policy.epochs - 1]),
-            )
-        )
-    )
-    optimizer = Params(*(jax.tree.map(lambda x, at=at: x[at], fit.optimizer)
-                         for fit, at in ((policy, -1), (value, policy.epochs - 1))))  # fmt: skip
+    (actor, of_actor), (critic, of_critic) = policy.after(policy.epochs), value.after(policy.epochs)
+    params = Params(_reshaped(actor, learner.params.actor), _reshaped(critic, learner.params.critic))
     counts, streak = _skips(policy, value, learner.skip_streak)
-    updated = Learner(params, optimizer, learner.skipped + counts["ppo/skipped"], streak)
+    updated = Learner(params, Params(of_actor, of_critic), learner.skipped + counts["ppo/skipped"], streak)
     metrics = _summary(policy, value, hypers) | counts
     return updated, metrics | {"ppo/explained_variance": explained_variance(batch), "ppo/lr": jnp.asarray(lr)}
 
 
-def _fit_policy(learner, batch, keys, hypers, lr, *, networks, layout) -> _Fit:
-    def loss(actor: Any, minibatch: Batch):
+def _fit_policy(
+    learner: Learner, batch: Batch, keys: Key, hypers: PPOHypers, lr: Array, networks: Networks, layout: Layout
+) -> _Fit:
+    """Epochs until the policy is far enough from the one that acted."""
+
+    def loss(actor: PyTree, minibatch: Batch):
         return policy_loss(learner.params.replace(actor=actor), minibatch, networks, hypers, layout)
 
     def near(epoch: Array, record: Array) -> Array:
@@ -148,28 +147,30 @@ def _fit_policy(learner, batch, keys, hypers, lr, *, networks, layout) -> _Fit:
         moved = jnp.sum(jnp.where(taken, record[:, _KL], 0.0)) / jnp.maximum(jnp.sum(taken), 1)
         return moved <= hypers.target_kl
 
-    return _fit(learner.params.actor, learner.optimizer.actor, loss, len(OF_POLICY), near, batch, keys, hypers, lr,
-                layout)  # fmt: skip
+    start = learner.params.actor, learner.optimizer.actor
+    return _fit(loss, len(OF_POLICY), start, near, batch, keys, hypers, lr, layout)
 
 
-def _fit_value(learner, batch, keys, hypers, lr, policy: _Fit | None = None, *, networks, layout) -> _Fit:
+def _fit_value(
+    learner: Learner, batch: Batch, keys: Key, hypers: PPOHypers, lr: Array, policy: _Fit | None = None, *,
+    networks: Networks, layout: Layout,
+) -> _Fit:  # fmt: skip
     """As many epochs as the policy had; all of them where that is not known yet, and what is too much is not used."""
 
-    def loss(critic: Any, minibatch: Batch):
+    def loss(critic: PyTree, minibatch: Batch):
         return value_loss(learner.params.replace(critic=critic), minibatch, networks, hypers, layout)
 
     def more(epoch: Array, record: Array) -> Array:
         return jnp.ones((), bool) if policy is None else epoch + 1 < policy.epochs
 
-    return _fit(learner.params.critic, learner.optimizer.critic, loss, len(OF_VALUE), more, batch, keys, hypers, lr,
-                layout)  # fmt: skip
+    start = learner.params.critic, learner.optimizer.critic
+    return _fit(loss, len(OF_VALUE), start, more, batch, keys, hypers, lr, layout)
 
 
 def _fit(
-    params: Any,
-    optimizer: optax.ScaleByAdamState,
-    loss: Callable,
+    loss: Callable[[PyTree, Batch], tuple[Array, Array]],
     logs: int,
+    start: tuple[PyTree, optax.ScaleByAdamState],
     goes_on: Callable[[Array, Array], Array],
     batch: Batch,
     keys: Key,
@@ -177,13 +178,13 @@ def _fit(
     lr: ArrayLike,
     layout: Layout,
 ) -> _Fit:
-    """One network's passes over the batch, with weights and optimiser as they were after each of them."""
-    weights, unravel = ravel_pytree(params)
+    """One network's epochs: `loss` logs so many numbers, `goes_on(epoch, record)` says whether there is another."""
+    weights, optimizer = ravel_pytree(start[0])[0], start[1]
 
     def gradient_step(carry, minibatch: Batch):
         weights, optimizer = carry
-        valued = jax.value_and_grad(lambda w: loss(unravel(w), minibatch), has_aux=True)
-        (value, logged), gradient = valued(weights)
+        graded = jax.value_and_grad(lambda weights: loss(_reshaped(weights, start[0]), minibatch), has_aux=True)
+        (value, logged), gradient = graded(weights)
         norm = jnp.sqrt(jnp.sum(gradient * gradient))
         shrink = jnp.minimum(1.0, hypers.max_grad_norm / jnp.maximum(norm, 1e-12))
         stepped, change = adam_step(optimizer, shrink * gradient, lr, hypers.adam_eps)
@@ -204,10 +205,15 @@ def _fit(
         carry, record = jax.lax.cond(going, run_epoch, lambda carry, _: (carry, nothing), carry, key)
         return (going & goes_on(index, record), carry), (*carry, record, going)
 
-    start = (jnp.ones((), bool), (weights, optimizer))
+    first = (jnp.ones((), bool), (weights, optimizer))
     turns = (jnp.arange(layout.num_epochs), keys)
-    _, (weights, optimizer, record, run) = jax.lax.scan(epoch, start, turns)
+    _, (weights, optimizer, record, run) = jax.lax.scan(epoch, first, turns)
     return _Fit(weights, optimizer, record, jnp.sum(run))
+
+
+def _reshaped(weights: Array, like: PyTree) -> PyTree:
+    """A network's weights from one vector."""
+    return ravel_pytree(like)[1](weights)
 
 
 def adam_step(
