@@ -110,7 +110,7 @@ class Settings:
     eval: EvalSettings = field(default_factory=EvalSettings)
     sweep: SweepSettings = field(default_factory=SweepSettings)
     shard: str = "auto"  # over several devices: lanes of a sweep, envs of a single run, none
-    devices: int = 0  # how many; 0 is all
+    devices: int = 0  # how many; 0 is all, and for a single run on a CPU two cores
     distributed: DistributedSettings = field(default_factory=DistributedSettings)
 
 

@@ -87,7 +87,7 @@ def test_the_sum_of_terms_at_the_acting_policy(num_actions):
     networks = make_networks(3, 2, num_actions, layout)
     params = jax.jit(networks.init)(jax.random.key(0))
     batch = make_batch(networks, params)
-    policy, logged = policy_loss(params, batch, networks, hypers, layout)
+    policy, logged = policy_loss(params, batch, networks, hypers)
     value, error = value_loss(params, batch, networks, hypers, layout)
     metrics = dict(zip(OF_POLICY, logged, strict=True))
     entropy = networks.policy(params, batch.obs).entropy().mean()
@@ -103,7 +103,7 @@ def test_the_gradient_at_the_acting_policy_is_the_policy_gradient():
     networks = make_networks(3, 2, None, layout)
     params = jax.jit(networks.init)(jax.random.key(0))
     batch = make_batch(networks, params)
-    got = jax.grad(lambda p: policy_loss(p, batch, networks, PPOHypers(), layout)[0])(params).actor
+    got = jax.grad(lambda p: policy_loss(p, batch, networks, PPOHypers())[0])(params).actor
     want = jax.grad(lambda p: -jnp.mean(networks.policy(p, batch.obs).log_prob(batch.action) * batch.advantage))(
         params
     ).actor
@@ -117,6 +117,6 @@ def test_a_masked_sample_changes_nothing(clip_value_loss):
     params = jax.jit(networks.init)(jax.random.key(0))
     whole = make_batch(networks, params, weight=jnp.ones(8).at[5].set(0.0))
     without = jax.tree.map(lambda x: jnp.delete(x, 5, axis=0), whole)
-    for loss in (policy_loss, value_loss):
-        both = [loss(params, batch, networks, PPOHypers(), layout)[0] for batch in (whole, without)]
+    for loss, more in ((policy_loss, ()), (value_loss, (layout,))):
+        both = [loss(params, batch, networks, PPOHypers(), *more)[0] for batch in (whole, without)]
         np.testing.assert_allclose(*both, rtol=1e-5)

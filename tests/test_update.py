@@ -67,7 +67,7 @@ def test_the_ratio_is_one_to_the_last_bit_before_any_step(sizes, layout):
     # a batch of other weights is not taken for one of these
     moved = jax.tree.map(lambda x: x * 1.001, learner.params)
     batch = jax.jit(lambda key: random_batch(key, networks, moved, layout, sizes[0]))(jax.random.key(2))
-    loss = jax.jit(lambda params: policy_loss(params, batch, networks, PPOHypers(), layout)[1])
+    loss = jax.jit(lambda params: policy_loss(params, batch, networks, PPOHypers())[1])
     assert loss(learner.params)[OF_POLICY.index("ppo/first_log_ratio")] > 1e-4
     jax.tree.map(np.testing.assert_array_equal, still.params, learner.params)
 
@@ -109,7 +109,11 @@ def test_one_step_is_clipped_adam():
     whole = batch._replace(advantage=standardize(batch.advantage, batch.weight), weight=shares(batch.weight))
 
     def loss(params):
-        return sum(own(params, whole, networks, hypers, layout)[0] for own in (policy_loss, value_loss))
+        policy, value = (
+            policy_loss(params, whole, networks, hypers),
+            value_loss(params, whole, networks, hypers, layout),
+        )
+        return policy[0] + value[0]
 
     grads = jax.jit(jax.grad(loss))(learner.params)
     for name in ("actor", "critic"):  # each network's gradient is clipped by itself

@@ -104,7 +104,8 @@ def _train(args: argparse.Namespace) -> tuple[list["Line"], dict[str, Any], str]
         warm_up, lanes = (3, 4096) if args.quick else (60, 491_520)
         lines += measure(task, repeats, tuple(args.words), warm_up, lanes)
     return lines, {"repeats": repeats, "words": args.words}, (
-        f"Best of {repeats} iterations, by turns. A part's ratio is its share of an iteration's time, measured by "
+        f"Best of {repeats} rounds, by turns; training is a chunk of iterations. A part's ratio is its share of an "
+        "iteration's time, measured by "
         "itself; evaluation and log are spread over the iterations of a run of total_steps."
     )  # fmt: skip
 

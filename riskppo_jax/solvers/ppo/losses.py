@@ -73,15 +73,12 @@ def standardize(x: Array, weight: Array) -> Array:
     return centred / (jnp.sqrt(weighted_mean(centred * centred, weight)[..., None]) + 1e-8)
 
 
-def policy_loss(
-    params: Params, batch: Batch, networks: Networks, hypers: PPOHypers, layout: Layout
-) -> tuple[Array, Array]:
+def policy_loss(params: Params, batch: Batch, networks: Networks, hypers: PPOHypers) -> tuple[Array, Array]:
     """`clipped surrogate - entropy_coef * entropy` over a minibatch, and `OF_POLICY` of it.
 
     Means are products with the batch's shares, and what is logged is one of them: with networks this small an
     operation costs as much as what it computes.
     """
-    del layout
     law = networks.policy(params, batch.obs)
     log_w = log_ratio(law.log_prob(batch.action), batch.log_prob)
     policy = clipped_surrogate(log_w, batch.advantage, hypers.clip)

@@ -140,7 +140,7 @@ def _fit_policy(
     """Epochs until the policy is far enough from the one that acted."""
 
     def loss(actor: PyTree, minibatch: Batch):
-        return policy_loss(learner.params.replace(actor=actor), minibatch, networks, hypers, layout)
+        return policy_loss(learner.params.replace(actor=actor), minibatch, networks, hypers)
 
     def near(epoch: Array, record: Array) -> Array:
         taken = record[:, _TAKEN] > 0
