@@ -68,7 +68,7 @@ class PPOHypers:
     """Numbers of the PPO update; every field may be swept with `vmap`.
 
     The defaults are the paper's table, but for `lr_final` (0 there), `gae_lambda` (0.95 there), `adam_eps` (1e-6
-    there), `target_kl`, `value_huber` and `tail` (none there).
+    there), `target_kl`, `value_huber`, `tail` and `averse_after` (none there).
     """
 
     lr: ArrayLike = 3e-4  # at the start; falls linearly
@@ -84,6 +84,7 @@ class PPOHypers:
     target_kl: ArrayLike = 0.05  # mean divergence from the acting policy that ends an update's epochs; infinity never
     adam_eps: ArrayLike = 1e-5  # of the optimiser
     tail: ArrayLike = 0.05  # share of training, at its end, whose weights are averaged for use; 0 is the last iterate
+    averse_after: ArrayLike = 0.6  # share of training before an averse objective is whole; until half of it the mean
     obs_clip: ArrayLike = 10.0  # in standard deviations
 
 
@@ -103,6 +104,7 @@ def check_ppo_hypers(hypers: PPOHypers) -> None:
         "target_kl": (0.0, math.inf),
         "adam_eps": (0.0, math.inf),
         "tail": (0.0, 1.0),
+        "averse_after": (0.0, 1.0),
         "obs_clip": (0.0, math.inf),
     }
     positive = ("clip", "value_clip", "value_huber", "max_grad_norm", "target_kl", "adam_eps", "obs_clip")

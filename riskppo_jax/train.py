@@ -201,10 +201,11 @@ def make_train(
 
     def improve(state: RunState, seen: _Seen, key: Key, lr: Array, hypers: Hypers) -> tuple[RunState, Metrics]:
         batch, ppo = seen.batch, hypers.ppo
+        averse = _averse(state.env_steps / hypers.total_steps, ppo.averse_after)
         if whole:
-            priced = priced_episodes(hypers.problem, state.dual, batch, seen.sums, limit)
+            priced = priced_episodes(hypers.problem, state.dual, batch, seen.sums, limit, averse)
         else:
-            priced = priced_steps(hypers.problem, state.dual, batch, scheme.constant)
+            priced = priced_steps(hypers.problem, state.dual, batch, scheme.constant, averse)
         scale = update_reward_scale(state.scale, priced, batch.terminated | batch.truncated, ppo.gamma, batch.valid)
         factor = reward_factor(scale)
         # values that are to stay are measured in rewards, whose scale moves; otherwise in units of that scale
@@ -297,6 +298,15 @@ def scan_steps(trainer: Trainer, length: int) -> Callable[[RunState, Hypers], tu
 def _strong(x: Array) -> Array:
     """`x` without weak typing: the first state has the very types of all that follow, so one program serves."""
     return x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else jnp.asarray(x, x.dtype)
+
+
+def _averse(progress: Array, after: ArrayLike) -> Array:
+    """The objective's own share beside the mean: 0 until half of `after`, then linear, 1 from there on.
+
+    A policy that cannot move yet has its worst steps lifted by rest: averse from the start, it stays there.
+    """
+    half = 0.5 * after
+    return jnp.where(progress < after, jnp.clip((progress - half) / jnp.maximum(half, 1e-9), 0.0, 1.0), 1.0)
 
 
 def _blend(old: PyTree, new: PyTree, share: Array) -> PyTree:

@@ -66,7 +66,11 @@ def _traps(points: Sequence[dict[str, Any]], names: Sequence[str], total: int) -
 
 
 def _at_bound(points: Sequence[dict[str, Any]], i: int, name: str, total: int) -> str | None:
-    shares = [point[f"constraint{i}/at_bound"] for point in points]
+    """A price that has sat at its present bound for long; one that grows for a price that follows it says nothing."""
+    bounds = [point.get(f"constraint{i}/lam_max") for point in points]
+    shares = [
+        point[f"constraint{i}/at_bound"] for point, bound in zip(points, bounds, strict=True) if bound == bounds[-1]
+    ]
     share = sum(shares) / max(total, 1)
     if share < AT_BOUND:
         return None

@@ -41,17 +41,21 @@ def of_episodes(batch: Transition, sums: Episodes, limit: int) -> View:
     return View(sums.reward / limit, {name: x / limit for name, x in sums.quantities.items()}, ends, ends)
 
 
-def priced_steps(problem: Problem, dual: DualState, batch: Transition, constant: bool) -> Array:
+def priced_steps(
+    problem: Problem, dual: DualState, batch: Transition, constant: bool, averse: ArrayLike | None = None
+) -> Array:
     """The reward of each step at these prices."""
-    return lagrangian.priced_reward(problem, dual.lam, dual.t, batch.reward, batch.constraints, constant)
+    return lagrangian.priced_reward(problem, dual.lam, dual.t, batch.reward, batch.constraints, constant, averse)
 
 
-def priced_episodes(problem: Problem, dual: DualState, batch: Transition, sums: Episodes, limit: int) -> Array:
+def priced_episodes(
+    problem: Problem, dual: DualState, batch: Transition, sums: Episodes, limit: int, averse: ArrayLike | None = None
+) -> Array:
     """What each step adds to the priced value `u(R)` of its episode: `H (u(R_k) - u(R_{k-1}))`, which adds up to it."""
 
     def worth(sums: Episodes) -> Array:
         quantities = {name: x / limit for name, x in sums.quantities.items()}
-        return lagrangian.priced_reward(problem, dual.lam, dual.t, sums.reward / limit, quantities)
+        return lagrangian.priced_reward(problem, dual.lam, dual.t, sums.reward / limit, quantities, averse=averse)
 
     before = jax.tree.map(jnp.subtract, sums, added(batch, tuple(sums.quantities)))
     return limit * (worth(sums) - worth(before))

@@ -130,6 +130,16 @@ def test_no_constraints_is_plain_reward(batch):
     assert lagrangian.estimates(Problem(), t, reward, q).slack.shape == (0,)
 
 
+def test_a_share_of_the_objective_is_mixed_with_the_mean(batch):
+    problem = mixed_problem()
+    neutral = Problem(constraints=problem.constraints)
+    whole, mean = (lagrangian.priced_reward(each, LAM, T, *batch) for each in (problem, neutral))
+    for share in (0.0, 0.25, 1.0):
+        mixed = lagrangian.priced_reward(problem, LAM, T, *batch, averse=share)
+        np.testing.assert_allclose(mixed, (1 - share) * mean + share * whole, rtol=1e-4, atol=1e-4)
+    chex.assert_trees_all_equal(lagrangian.priced_reward(neutral, LAM, T, *batch, averse=0.3), mean)
+
+
 @pytest.mark.parametrize("threshold", [float("nan"), float("inf")])
 def test_a_threshold_is_a_finite_number(threshold):
     with pytest.raises(UserError, match="threshold of 'speed'"):

@@ -130,6 +130,30 @@ def test_the_deployed_policy_is_the_mean_of_the_tail(trainer, start, step, tail,
     assert_same((params.critic, moments), (state.learner.params.critic, state.moments))
 
 
+def test_an_averse_objective_begins_as_the_mean_and_ends_as_itself(env):
+    """The policy alone knows: t of the objective follows its batches from the start."""
+    constraints = chain().constraints
+    trainers = [make_train(env, LAYOUT, Problem(u, constraints)) for u in (oce.cvar(0.3), oce.mean())]
+    averse, mean = (
+        (jax.jit(each.step), each.hypers.replace(total_steps=float(8 * each.steps_per_iteration))) for each in trainers
+    )
+    state = jax.jit(trainers[0].init)(jax.random.key(0), averse[1])
+
+    def actor(run, state, **ppo):
+        step, hypers = run
+        return step(state, hypers.replace(ppo=hypers.ppo.replace(**ppo)))[0].learner.params.actor
+
+    def differ(a, b):
+        return any(bool(jnp.any(x != y)) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+    early = state.replace(env_steps=jnp.asarray(2 * LAYOUT.batch_size, jnp.uint32))
+    late = state.replace(env_steps=jnp.asarray(6 * LAYOUT.batch_size, jnp.uint32))
+    assert_near(actor(averse, early, averse_after=0.6), actor(mean, early), 1e-6)
+    assert_same(actor(averse, late, averse_after=0.6), actor(averse, late, averse_after=0.0))
+    assert differ(actor(averse, late, averse_after=0.6), actor(mean, late))
+    assert differ(actor(averse, early, averse_after=0.0), actor(mean, early))
+
+
 def test_several_constraints_and_a_risk_averse_objective(env):
     problem = Problem(
         oce.entropic(0.5),

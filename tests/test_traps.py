@@ -18,6 +18,13 @@ def test_a_price_at_its_bound():
     assert find_traps(points(at_bound=[0.1] * 4), ["velocity"]) == []
 
 
+def test_a_price_that_follows_a_growing_bound():
+    grows = [0.03 * 1.5**k for k in range(10)]
+    assert find_traps(points(at_bound=[1.0] * 10, lam_max=grows), ["cost"]) == []
+    (stuck,) = find_traps(points(at_bound=[1.0] * 10, lam_max=grows[:7] + [grows[6]] * 3), ["cost"])
+    assert "at its bound for 40% of training" in stuck
+
+
 def test_standing_while_the_price_falls():
     falling = [2.0 - 0.2 * k for k in range(8)]
     (still,) = find_traps(points(lam=falling, mean=[0.05] * 8), ["velocity"])

@@ -50,7 +50,8 @@ def measure(
     training = _Training(job, warm_up)
     yield Line(task, "training step, compile", n, training.compile_seconds, unit="s")
     pieces, actions = _parts(job, training.fetch())
-    _, raw = raw_loop(job.env.engine, actions, np.asarray(training.state.envs.sim))
+    sim = training.state.envs.sim
+    _, raw = raw_loop(job.env.engine, actions, np.asarray(getattr(sim, "carry", sim)))
     parts = {name: _timed(*part, steps) for name, part in pieces.items()}
     alone = _Training(build(read_settings([*given, *words, "shard=none"])), warm_up) if job.mesh else training
     rates = race({"train": training, "raw": raw, "alone": alone, **parts}, repeats)

@@ -69,13 +69,14 @@ def priced_reward(
     reward: Array,
     quantities: Mapping[str, Array],
     constant: bool = False,
+    averse: ArrayLike | None = None,
 ) -> Array:
     """The reward whose expectation the policy maximises at given prices.
 
     `u_0(r) - u_0(0) + sum_i lam_i (u_i(-v_i) - u_i(0))` with `u(x) = t + g(x - t)`: a step that is not taken
     counts as rest, with no reward and `v = 0`. With `constant`, the Lagrangian's integrand itself,
     `u_0(r) + sum_i lam_i (c_i + u_i(-v_i))`; where episodes can end early its constant pays for living or for
-    falling, so it is not the default.
+    falling, so it is not the default. With `averse`, a share `a` of the objective: `(1 - a) r + a u_0(r)`.
     """
 
     def priced(utility, x, t):
@@ -83,6 +84,8 @@ def priced_reward(
         return value if constant else value - utility.pointwise(jnp.zeros((), x.dtype), t)
 
     total = priced(problem.objective, reward, t[0])
+    if averse is not None:
+        total = reward + averse * (total - reward)
     for i, constraint in enumerate(problem.constraints):
         term = priced(constraint.utility, -_quantity(constraint, quantities), t[i + 1])
         total = total + lam[i] * (term + (constraint.threshold if constant else 0.0))
