@@ -63,13 +63,22 @@ def navigation(reset: str, seeds: int) -> Commands:
     benchmark's, on the mean: of a cost that is 0 or 1, CVaR is a multiple of it.
     """
     limit = ["threshold=paper"] if reset == "fixed" else ["threshold=v1", "risk=mean"]
-    circle = ["engine=analytic", "total_steps=10000000"]  # no contacts, so quick
-    slow = ["ppo.entropy_coef=0", "dual.lam_step=0.01", "dual.lam_max=20", "dual.lam_growth=2", "dual.lam_patience=50"]
-    own = {("Circle1", "ppo"): [*circle, "ppo.entropy_coef=0"], ("Circle1", "riskppo"): [*circle, *slow]}
+    # before the preset had a low bound on prices and a bonus for entropy
+    before = ["ppo.entropy_coef=0", "dual.lam_max=20", "dual.lam_growth=2", "dual.lam_patience=50"]
+    circle = ["engine=analytic", "total_steps=10000000", *before]  # no contacts, so quick
+    own = {("Circle1", "ppo"): circle, ("Circle1", "riskppo"): [*circle, "dual.lam_step=0.01"]}
     own |= {(task, "riskppo"): [f"total_steps={steps}"] for task, steps in PRICED[reset].items()}
     if reset == "fixed":  # mean actions may graze something in one episode of ten
         best = ["deploy=best", "eval.points=25", "eval.point_episodes=40"]
-        own |= {(task, "riskppo"): [*own.get((task, "riskppo"), []), *best] for task in ("Goal1", "Button1", "Push1")}
+        own["Goal1", "riskppo"] += best
+        for task in ("Button1", "Push1"):
+            own[task, "riskppo"] = [
+                *own.get((task, "riskppo"), []),
+                *before,
+                best[0],
+                "eval.points=50",
+                "eval.point_episodes=10",
+            ]
     return {
         f"{task.lower()}-{algo}": ["experiment=navigation", f"env=SafetyPoint{task}-v0", f"env.reset={reset}",
                                    *limit, f"algo={algo}", FIRST, f"sweep.seed={seeds}", *own.get((task, algo), [])]
