@@ -132,7 +132,11 @@ def settings() -> str:
         "checkpoint": [own.CheckpointSettings], "sweep": [own.SweepSettings], "distributed": [own.DistributedSettings],
     }  # fmt: skip
     starts = [
-        ("lam_max", "20.0", "bound of every price at the start"),
+        (
+            "lam_max",
+            "20.0",
+            "bound of every price at the start, times what a unit of the quantity is worth",
+        ),
         ("lam_init", "0.0", "every price at the start"),
         ("t_init", "0.0", "t of every constraint at the start, projected onto T"),
     ]

@@ -26,8 +26,13 @@ def dual_sets(problem: Problem, env: Env, lam_max: ArrayLike, rule: sgda.Rule, s
     raw = sgda.sets(problem, reach, env.constraint_range, lam_max, rule.box)
     if scheme.units == "raw":
         return raw
-    sizes = _sizes(problem, env)
-    return raw.replace(slack_unit=sizes, t_unit=(1.0, *sizes), lam_unit=_price_units(problem, env, sizes))
+    sizes, worth = _sizes(problem, env), _worth(problem, env)
+    return raw.replace(
+        lam_max=raw.lam_max * worth,
+        slack_unit=sizes,
+        t_unit=(1.0, *sizes),
+        lam_unit=_price_units(problem, worth, sizes),
+    )
 
 
 def start(problem: Problem, sets: sgda.Sets, lam: ArrayLike, t: ArrayLike | Aux) -> sgda.DualState:
@@ -66,13 +71,17 @@ def _sizes(problem: Problem, env: Env) -> Array:
     return jnp.where(limits > 0, limits, jnp.asarray(widths, limits.dtype))
 
 
-def _price_units(problem: Problem, env: Env, sizes: Array) -> Array:
-    """What steps on a price are measured in: reward per unit of the quantity, less for a utility that is steep.
+def _worth(problem: Problem, env: Env) -> Array:
+    """Reward per unit of each quantity, as the environment says; 1 where it does not."""
+    worth = getattr(env, "price_units", {})
+    return jnp.asarray([worth.get(c.name, 1.0) for c in problem.constraints], float)
+
+
+def _price_units(problem: Problem, worth: Array, sizes: Array) -> Array:
+    """What steps on a price are measured in: what a unit of the quantity is worth, less for a utility that is steep.
 
     A price of one charges `1/beta` for each unit of excess: the same step at beta 0.05 is felt six times as much as at
     the 0.3 the steps were chosen for, and drives a policy that is still learning into standing or falling.
     """
-    worth = getattr(env, "price_units", {})
-    raw = jnp.asarray([worth.get(c.name, 1.0) for c in problem.constraints], sizes.dtype)
     steep = [c.utility.steepness(size) for c, size in zip(problem.constraints, sizes, strict=True)]
-    return raw / jnp.clip(jnp.asarray(steep, sizes.dtype) / STEEPNESS, 1.0, STEEPEST)
+    return worth / jnp.clip(jnp.asarray(steep, sizes.dtype) / STEEPNESS, 1.0, STEEPEST)

@@ -305,19 +305,21 @@ class TestEpisodeRisk:
             make_train(env, LAYOUT, chain(), scheme=Scheme(risk_of="episode"))
 
 
-def test_price_steps_are_in_the_environment_s_units(env):
+def test_prices_step_and_are_bounded_in_the_environment_s_units(env):
     class Cheap(type(env)):
         price_units = {"v1": 0.1}  # noqa: RUF012
 
     cheap = object.__new__(Cheap)
     cheap.__dict__ |= env.__dict__
-    moves = []
+    moves, bounds = [], []
     for each in (env, cheap):
         trainer = make_train(each, LAYOUT, chain())
         hypers = trainer.hypers.replace(lam_init=1.0)
         after, _ = jax.jit(trainer.step)(trainer.init(jax.random.key(0), hypers), hypers)
         moves.append(float(after.dual.lam[0]) - 1.0)
+        bounds.append(float(after.dual.lam_max[0]))
     assert moves[0] != 0 and moves[1] == pytest.approx(0.1 * moves[0], rel=1e-3)
+    assert bounds == pytest.approx([20.0, 2.0])
 
 
 def test_price_steps_shrink_where_the_utility_is_steep(env):
