@@ -60,7 +60,7 @@ def navigation(reset: str, seeds: int) -> Commands:
     """Point's tasks, unconstrained and with the benchmark's cost as constraint.
 
     In the fixed world no step of cost is allowed, as in the paper. With random layouts the constraint is the
-    benchmark's, on the mean: of a cost that is 0 or 1, CVaR is a multiple of it.
+    benchmark's, on the mean: of a cost that is 0 or 1, CVaR is a multiple of it, and so are its prices.
     """
     limit = ["threshold=paper"] if reset == "fixed" else ["threshold=v1", "risk=mean"]
     # before the preset had a low bound on prices and a bonus for entropy
@@ -68,6 +68,8 @@ def navigation(reset: str, seeds: int) -> Commands:
     circle = ["engine=analytic", "total_steps=10000000", *before]  # no contacts, so quick
     own = {("Circle1", "ppo"): circle, ("Circle1", "riskppo"): [*circle, "dual.lam_step=0.01"]}
     own |= {(task, "riskppo"): [f"total_steps={steps}"] for task, steps in PRICED[reset].items()}
+    if reset == "random":
+        own |= {(task, "riskppo"): [*own.get((task, "riskppo"), []), "dual.lam_max=1"] for task in TASKS[:3]}
     if reset == "fixed":  # mean actions may graze something in one episode of ten
         best = ["deploy=best", "eval.points=25", "eval.point_episodes=40"]
         own["Goal1", "riskppo"] += best

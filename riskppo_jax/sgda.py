@@ -73,7 +73,7 @@ class DualHypers:
     lam_damping: ArrayLike = 0.0  # its derivative term: answers to a slack that shrinks
     slack_clip: ArrayLike = 0.033  # largest slack a step sees, in its unit; infinity sees it all
     lam_growth: ArrayLike = 2.0  # Lambda grows by this factor when a price sits at its bound ...
-    lam_patience: ArrayLike = 50  # ... for this many steps in a row; a factor of 1 never grows
+    lam_patience: ArrayLike = 50  # ... for this many steps more than it lies below; a factor of 1 never grows
     radius: ArrayLike = 0.05  # of the ball that `smoothed` averages over
 
 
@@ -101,7 +101,7 @@ class DualState:
     t: Aux
     integral: Array  # [m], the integral part of `pi`; equal to lam for other rules
     lam_max: Array  # [m], present bound of Lambda
-    pressed: Array  # [m], steps in a row at that bound
+    pressed: Array  # [m], steps at that bound, less those below it; never negative
     previous: Estimates  # of the step before, for `optimistic`
     moments: tuple[Any, Any]  # first and second, for `adam`
     count: Array
@@ -220,8 +220,11 @@ def _move(rule, sets, state, estimate, price, hypers, t_star) -> DualState:
 
 
 def _grow(state: DualState, hypers: DualHypers) -> DualState:
-    """Lambda grows where a price has sat at its bound: the bound was a guess, the optimum may lie beyond."""
-    pressed = jnp.where(state.lam >= state.lam_max, state.pressed + 1, 0)
+    """Lambda grows where a price has sat at its bound: the bound was a guess, the optimum may lie beyond.
+
+    A price leaves its bound for a step or two whenever a batch happens to look well, so steps in a row would never add up.
+    """
+    pressed = jnp.where(state.lam >= state.lam_max, state.pressed + 1, jnp.maximum(state.pressed - 1, 0))
     full = pressed >= hypers.lam_patience
     return state.replace(
         lam_max=jnp.where(full, state.lam_max * hypers.lam_growth, state.lam_max),

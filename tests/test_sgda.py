@@ -202,6 +202,19 @@ def test_lambda_grows_when_a_price_sits_at_its_bound():
     assert fixed.lam[0] == pytest.approx(0.05)
 
 
+def test_a_batch_that_looks_well_does_not_keep_lambda_from_growing():
+    problem = cvar_problem(c=0.5)
+    sets = sgda.sets(problem, (-1, 1), {"v": (0.0, 1.0)}, lam_max=0.05)
+    state = sgda.init(sets, 0.0)
+    hypers = steps(lam_step=0.05, lam_patience=3)
+    for k in range(12):
+        v = jnp.full((8,), 0.0 if k % 4 == 3 else 1.0)  # every fourth is well
+        state = sgda.dual_step(
+            sgda.Rule("plain"), sets, state, lambda lam, t, v=v: lagrangian.estimates(problem, t, v, {"v": v}), hypers
+        )
+    assert state.lam_max[0] > 0.05
+
+
 def test_smoothed_gradient_is_the_average_over_the_ball():
     """Two mirrored calls; over many keys the smoothed kink has the slope of its average, here zero by symmetry."""
     problem = cvar_problem(c=1.0, beta=0.5)
