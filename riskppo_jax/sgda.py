@@ -222,7 +222,7 @@ def _move(rule, sets, state, estimate, price, hypers, t_star) -> DualState:
 def _grow(state: DualState, hypers: DualHypers) -> DualState:
     """Lambda grows where a price has sat at its bound: the bound was a guess, the optimum may lie beyond.
 
-    A price leaves its bound for a step or two whenever a batch happens to look well, so steps in a row would never add up.
+    A price leaves its bound for a step or two whenever a batch happens to look well: steps in a row would not add up.
     """
     pressed = jnp.where(state.lam >= state.lam_max, state.pressed + 1, jnp.maximum(state.pressed - 1, 0))
     full = pressed >= hypers.lam_patience
