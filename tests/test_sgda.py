@@ -206,7 +206,7 @@ def test_a_batch_that_looks_well_does_not_keep_lambda_from_growing():
     problem = cvar_problem(c=0.5)
     sets = sgda.sets(problem, (-1, 1), {"v": (0.0, 1.0)}, lam_max=0.05)
     state = sgda.init(sets, 0.0)
-    hypers = steps(lam_step=0.05, lam_patience=3)
+    hypers = steps(lam_step=0.05, lam_patience=4)
     for k in range(12):
         v = jnp.full((8,), 0.0 if k % 4 == 3 else 1.0)  # every fourth is well
         state = sgda.dual_step(
