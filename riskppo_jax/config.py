@@ -84,7 +84,7 @@ class PPOHypers:
     target_kl: ArrayLike = 0.05  # mean divergence from the acting policy that ends an update's epochs; infinity never
     adam_eps: ArrayLike = 1e-5  # of the optimiser
     tail: ArrayLike = 0.05  # share of training, at its end, whose weights are averaged for use; 0 is the last iterate
-    averse_after: ArrayLike = 0.6  # share of training before an averse objective is whole; until half of it the mean
+    averse_after: ArrayLike = 0.0  # share of training before an averse objective is whole; until half of it the mean
     obs_clip: ArrayLike = 10.0  # in standard deviations
 
 
