@@ -168,7 +168,8 @@ def navigation_random(results: dict[str, Summary]) -> Iterator[tuple[str, str, b
             continue
         upper = [lane["constraints"][0]["risk_value_ci"][1] / lane["constraints"][0]["threshold"]
                  for lane in summary["lanes"]]  # fmt: skip
-        yield name, "upper bound of the mean cost <= 1.01 c, mean action", max(upper) <= 1.01, shares(upper)
+        measure = summary["lanes"][0]["constraints"][0]["risk"]["name"]
+        yield name, f"upper bound of its {measure} <= 1.01 c, mean action", max(upper) <= 1.01, shares(upper)
         free = results.get(f"{task}-ppo")
         if free:
             cost = mean(lane["eval"]["cost_mean"] for lane in summary["lanes"])
