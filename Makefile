@@ -20,6 +20,7 @@ paper: $(STAMP)
 	$(BIN)/python experiments/utilities.py
 	$(BIN)/python experiments/study.py
 	$(BIN)/python experiments/transfer.py
+	$(BIN)/python experiments/noise.py
 	$(BIN)/python experiments/check.py --write
 
 lint: $(STAMP)
