@@ -166,9 +166,8 @@ def navigation_random(results: dict[str, Summary]) -> Iterator[tuple[str, str, b
         task, _, algo = name.partition("-")
         if algo != "riskppo":
             continue
-        upper = [lane["constraints"][0]["risk_value_ci"][1] / lane["constraints"][0]["threshold"]
-                 for lane in summary["lanes"]]  # fmt: skip
-        measure = summary["lanes"][0]["constraints"][0]["risk"]["name"]
+        limits = [lane["constraints"][0] for lane in summary["lanes"]]
+        upper, measure = [c["risk_value_ci"][1] / c["threshold"] for c in limits], limits[0]["risk"]["name"]
         yield name, f"upper bound of its {measure} <= 1.01 c, mean action", max(upper) <= 1.01, shares(upper)
         free = results.get(f"{task}-ppo")
         if free:
