@@ -38,7 +38,7 @@ def measure(
     """Lines of one task on the native engine: whole iterations, then their parts, as shares of the whole.
 
     Args:
-      task: a velocity task.
+      task: of the native engine.
       repeats: measured rounds.
       words: more settings, as for `riskppo train`.
       warm_up: iterations of training before anything is measured.

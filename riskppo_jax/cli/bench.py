@@ -37,7 +37,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="training against the bare physics, and where its time goes",
         description="Steps a second of whole training iterations beside raw MuJoCo with as many worlds, by turns.",
     )
-    train.add_argument("--tasks", nargs="+", metavar="ID", help="velocity tasks (default: HalfCheetah and Hopper)")
+    train.add_argument(
+        "--tasks", nargs="+", metavar="ID", help="tasks, those of navigation too (default: HalfCheetah, Hopper)"
+    )
     train.add_argument("--repeats", type=int, metavar="R", help="measured rounds (15)")
     train.add_argument("words", nargs="*", metavar="key=value", help="settings, as for `riskppo train`")
     sweep = subjects.add_parser(
@@ -89,12 +91,13 @@ def _engines(args: argparse.Namespace) -> tuple[list["Line"], dict[str, Any], st
 
 
 def _train(args: argparse.Namespace) -> tuple[list["Line"], dict[str, Any], str]:
+    from riskppo_jax.bench import navigation
     from riskppo_jax.bench.engines import TASKS as KNOWN
     from riskppo_jax.bench.train import TASKS, measure
     from riskppo_jax.parallel import cores_as_devices, one_thread_each
 
     _positive("repeats", args.repeats)
-    tasks = _words("tasks", args.tasks or list(TASKS), KNOWN)
+    tasks = _words("tasks", args.tasks or list(TASKS), KNOWN + navigation.TASKS)
     cores_as_devices(2)  # as `riskppo train` does
     one_thread_each()
     repeats = args.repeats or (2 if args.quick else 15)
