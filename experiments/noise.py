@@ -50,19 +50,20 @@ def shares(run: Path, lane: int, worlds: int) -> dict[str, float]:
     sd = float(np.sqrt(np.mean((speed - twin)[START:][late] ** 2) / 2))
     below = sd * NormalDist().pdf(NormalDist().inv_cdf(beta)) / beta
     summary = {"env": job.settings.env["id"], "lanes": [{"constraints": [{"threshold": c}]}]}
-    unit, top = 1000 * weight(summary), ceiling(summary)
-    survival = top / 1000 - weight(summary) * c
-    lost = unit * (c * visited - np.where(visited, speed, 0.0)).sum(0).mean() / 1000
-    steady = unit * (c - speed[START:][late].mean()) * visited.sum(0).mean() / 1000
+    worth, top = weight(summary), ceiling(summary)
+    survival = top / 1000 - worth * c
+    lost = worth * np.where(visited, c - speed, 0.0).sum(0).mean()
+    steady = worth * (c - speed[START:][late].mean()) * visited.sum(0).mean()
+    below = worth * 1000 * below
     earned = np.where(visited, reward, 0.0).sum(0).mean()
-    effort = (np.where(visited, weight(summary) * speed + survival - reward, 0.0)).sum(0).mean()
+    effort = np.where(visited, worth * speed + survival - reward, 0.0).sum(0).mean()
     return {
         "seed": job.settings.seed,
         "return": float(earned / top),
         "sd": float(speed[START:][late].std() / c),
         "sd_of_one_step": sd / c,
-        "noise": unit * below / top,
-        "swings": float((steady - unit * below) / top),
+        "noise": below / top,
+        "swings": float((steady - below) / top),
         "start": float((lost - steady) / top),
         "effort": float(effort / top),
     }
