@@ -15,6 +15,7 @@ from riskppo_jax.config import Layout, PPOHypers, check_ppo_hypers
 from riskppo_jax.engines.base import resolve
 from riskppo_jax.envs.base import Env
 from riskppo_jax.envs.registry import list_envs, make_env
+from riskppo_jax.envs.wrappers import LidarPowers
 from riskppo_jax.errors import UserError
 from riskppo_jax.parallel import ENVS, LANES, PAIR, SpreadEnv, fewest, make_mesh, on_own_cores
 from riskppo_jax.risk import oce
@@ -67,6 +68,7 @@ def build(settings: Settings) -> Job:
     rule, scheme = _dual(base)[0], Scheme(**vars(base.scheme))
     _numbers(base)
     env = _env(base)
+    env = LidarPowers(env, layout.lidar_powers) if layout.lidar_powers else env
     engine = getattr(getattr(env, "engine", None), "name", engine)  # with `auto` the task may know better
     settings = dataclasses.replace(settings, engine=engine)  # what the run needs wherever it is opened again
     hypers = _hypers(base, env)

@@ -25,6 +25,7 @@ class Layout:
     num_epochs: int = 10  # passes over a batch, at most: see ppo.target_kl
     hidden_sizes: tuple[int, ...] = (64, 64)  # of both networks
     activation: str = "tanh"  # or elu, relu, swish
+    lidar_powers: tuple[int, ...] = ()  # lidars enter both networks to these powers, too: what is near stands out
     policy_head_gain: float = 0.01  # a small one keeps the first means near zero
     log_std_init: float = math.log(0.5)  # of the policy before training
     normalize_observations: bool = True  # by running moments, fixed during a rollout and its epochs
@@ -34,11 +35,14 @@ class Layout:
     stagger: bool = True  # the worlds' first episodes end at different times
 
     def __post_init__(self):
-        object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
+        for name in ("hidden_sizes", "lidar_powers"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         for name in ("num_envs", "horizon", "num_minibatches", "num_epochs"):
             _require_count(name, getattr(self, name))
         for size in self.hidden_sizes:
             _require_count("hidden_sizes", size)
+        for power in self.lidar_powers:
+            _require_count("lidar_powers", power)
         if self.batch_size % self.num_minibatches:
             raise UserError(
                 f"num_minibatches={self.num_minibatches} does not divide num_envs * horizon = "

@@ -1,6 +1,7 @@
 """A trained policy for use elsewhere: plain arrays, an ONNX graph, or a StableHLO program.
 
-    x = clip((obs - obs_mean) / sqrt(obs_var), -obs_clip, obs_clip)
+    x = [obs, obs[lidar_columns]^p for p in lidar_powers],   where there are such: see `layout.lidar_powers`
+    x = clip((x - obs_mean) / sqrt(obs_var), -obs_clip, obs_clip)
     x = activation(x @ w0 + b0) ...,   last layer without activation: the mean action, or logits
 
 All three hold the normalisation of observations; none needs this package to run.
@@ -13,6 +14,7 @@ import jax
 import numpy as np
 
 from riskppo_jax.config import Layout
+from riskppo_jax.envs.wrappers import with_powers
 from riskppo_jax.errors import UserError
 from riskppo_jax.nets import Params
 from riskppo_jax.normalize import Moments, deviation
@@ -21,10 +23,13 @@ from riskppo_jax.types import ArrayLike
 Arrays = dict[str, np.ndarray]
 
 
-def policy_arrays(params: Params, moments: Moments, layout: Layout, obs_clip: ArrayLike) -> Arrays:
+def policy_arrays(
+    params: Params, moments: Moments, layout: Layout, obs_clip: ArrayLike, lidar_columns: tuple[int, ...] = ()
+) -> Arrays:
     """`obs_mean, obs_var, obs_clip, w0, b0, ..., activation`, and `log_std` where actions are continuous.
 
-    `obs_var` is the square of what observations are divided by, its floor included.
+    `obs_var` is the square of what observations are divided by, its floor included. Where the networks see powers of
+    lidars, `lidar_columns` and `lidar_powers` say of which entries, and which; mean and variance are theirs, too.
     """
     weights = params.actor["params"]
     layers = _layers(weights["torso"])
@@ -34,6 +39,8 @@ def policy_arrays(params: Params, moments: Moments, layout: Layout, obs_clip: Ar
         "obs_clip": np.asarray(obs_clip, np.float32),
         "activation": np.asarray(layout.activation),
     }
+    if layout.lidar_powers:
+        arrays |= {"lidar_columns": np.asarray(lidar_columns), "lidar_powers": np.asarray(layout.lidar_powers)}
     for i, layer in enumerate(layers):
         arrays |= {f"w{i}": np.asarray(layer["kernel"]), f"b{i}": np.asarray(layer["bias"])}
     if "log_std" in weights:
@@ -58,7 +65,8 @@ def export(run: str | Path, out: str | Path, lane: int = 0) -> Path:
         raise UserError(f"OUT={out}: accepts a file in a folder that exists")
     job, state = restore_lane(Path(run), lane)
     params, moments = state.deployed
-    arrays = policy_arrays(params, moments, job.layout, job.hypers.ppo.obs_clip)
+    columns = getattr(job.env, "lidar_columns", ())
+    arrays = policy_arrays(params, moments, job.layout, job.hypers.ppo.obs_clip, columns)
     draft = out.with_name(f".{out.name}")
     try:
         FORMATS[out.suffix](draft, arrays)
@@ -87,8 +95,19 @@ def write_onnx(path: Path, arrays: Arrays) -> None:
     tensors = {"mean": arrays["obs_mean"], "sd": np.sqrt(arrays["obs_var"]), "high": arrays["obs_clip"]}
     tensors |= {"low": -arrays["obs_clip"]}
     tensors |= {name: arrays[name] for i in range(depth) for name in (f"w{i}", f"b{i}")}
-    nodes = [
-        helper.make_node("Sub", ["obs", "mean"], ["centred"]),
+    nodes = []
+    if "lidar_powers" in arrays:
+        columns = numpy_helper.from_array(arrays["lidar_columns"].astype(np.int64))
+        nodes = [
+            helper.make_node("Constant", [], ["columns"], value=columns),
+            helper.make_node("Gather", ["obs", "columns"], ["lidar"], axis=1),
+        ]
+        made = [f"lidar{power}" for power in arrays["lidar_powers"]]
+        tensors |= {f"power{power}": np.asarray(power) for power in arrays["lidar_powers"]}
+        nodes += [helper.make_node("Pow", ["lidar", name.replace("lidar", "power")], [name]) for name in made]
+        nodes.append(helper.make_node("Concat", ["obs", *made], ["seen"], axis=1))
+    nodes += [
+        helper.make_node("Sub", ["seen" if nodes else "obs", "mean"], ["centred"]),
         helper.make_node("Div", ["centred", "sd"], ["scaled"]),
         helper.make_node("Clip", ["scaled", "low", "high"], ["x0"]),
     ]
@@ -106,7 +125,7 @@ def write_onnx(path: Path, arrays: Arrays) -> None:
     graph = helper.make_graph(
         nodes,
         "policy",
-        [helper.make_tensor_value_info("obs", TensorProto.FLOAT, ["batch", int(arrays["obs_mean"].shape[0])])],
+        [helper.make_tensor_value_info("obs", TensorProto.FLOAT, ["batch", _observation_size(arrays)])],
         outputs,
         [numpy_helper.from_array(np.asarray(array, np.float32), name) for name, array in tensors.items()],
     )
@@ -121,7 +140,7 @@ def write_stablehlo(path: Path, arrays: Arrays) -> None:
     from jax import export as jax_export
 
     (batch,) = jax_export.symbolic_shape("batch")
-    shape = jax.ShapeDtypeStruct((batch, arrays["obs_mean"].shape[0]), np.float32)
+    shape = jax.ShapeDtypeStruct((batch, _observation_size(arrays)), np.float32)
     program = jax_export.export(jax.jit(policy_function(arrays)), platforms=["cpu", "cuda", "tpu"])(shape)
     path.write_bytes(program.serialize())
 
@@ -135,6 +154,8 @@ def policy_function(arrays: Arrays) -> Callable[[jax.Array], jax.Array]:
     sd, clip = np.sqrt(arrays["obs_var"]).astype(np.float32), float(arrays["obs_clip"])
 
     def policy(obs):
+        if "lidar_powers" in arrays:
+            obs = with_powers(obs, arrays["lidar_columns"], arrays["lidar_powers"].tolist())
         x = jnp.clip((obs - arrays["obs_mean"]) / sd, -clip, clip)
         for i in range(depth):
             x = x @ arrays[f"w{i}"] + arrays[f"b{i}"]
@@ -156,6 +177,12 @@ def _activation(helper, name: str, given: str, made: str) -> list:
         sigmoid = f"{made}_sigmoid"
         return [helper.make_node("Sigmoid", [given], [sigmoid]), helper.make_node("Mul", [given, sigmoid], [made])]
     return [helper.make_node({"tanh": "Tanh", "relu": "Relu", "elu": "Elu"}[name], [given], [made])]
+
+
+def _observation_size(arrays: Arrays) -> int:
+    """Of what a task shows, without powers."""
+    extra = len(arrays["lidar_columns"]) * len(arrays["lidar_powers"]) if "lidar_powers" in arrays else 0
+    return int(arrays["obs_mean"].shape[0]) - extra
 
 
 def _depth(arrays: Arrays) -> int:

@@ -14,24 +14,30 @@ from riskppo_jax.nets import make_networks
 from riskppo_jax.normalize import init_moments, normalize, update_moments
 
 
-def policy(activation="tanh", num_actions=None, hidden=(16, 16)):
+def policy(activation="tanh", num_actions=None, hidden=(16, 16), columns=(), powers=()):
     """Arrays of a policy with grown-up weights, observations it may see, and what it answers."""
-    layout = Layout(hidden_sizes=hidden, activation=activation)
-    networks = make_networks(5, 3, num_actions, layout)
+    layout = Layout(hidden_sizes=hidden, activation=activation, lidar_powers=powers)
+    size = 5 + len(columns) * len(powers)
+    networks = make_networks(size, 3, num_actions, layout)
     keys = jax.random.split(jax.random.key(0), 3)
     params = networks.init(keys[0])
     params = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(keys[1], x.shape), params)
     obs = 3.0 + 2.0 * jax.random.normal(keys[2], (64, 5)) * jnp.array([1.0, 1.0, 1.0, 1.0, 50.0])
-    moments = update_moments(init_moments((5,)), obs[:32])
-    law = networks.policy(params, normalize(moments, obs, 1.5))
+    seen = jnp.concatenate([obs, *(obs[:, jnp.asarray(columns)] ** power for power in powers)], axis=1)
+    moments = update_moments(init_moments((size,)), seen[:32])
+    law = networks.policy(params, normalize(moments, seen, 1.5))
     answer = law.mode() if num_actions is None else law.logits
-    return export.policy_arrays(params, moments, layout, 1.5), np.asarray(obs, np.float32), np.asarray(answer)
+    arrays = export.policy_arrays(params, moments, layout, 1.5, columns)
+    return arrays, np.asarray(obs, np.float32), np.asarray(answer)
 
 
-@pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "swish"])
-def test_onnx(activation, tmp_path):
+LIDARS = {"columns": (1, 3), "powers": (2, 3)}
+
+
+@pytest.mark.parametrize("kind", [{"activation": name} for name in ("tanh", "relu", "elu", "swish")] + [LIDARS])
+def test_onnx(kind, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime", reason="the onnx extra is not installed")
-    arrays, obs, answer = policy(activation)
+    arrays, obs, answer = policy(**kind)
     export.write_onnx(tmp_path / "policy.onnx", arrays)
     session = onnxruntime.InferenceSession(str(tmp_path / "policy.onnx"))
     (found,) = session.run(["action"], {"obs": obs})
@@ -50,8 +56,9 @@ def test_onnx_of_discrete_actions(tmp_path):
     np.testing.assert_array_equal(action, answer.argmax(1))
 
 
-def test_stablehlo(tmp_path):
-    arrays, obs, answer = policy()
+@pytest.mark.parametrize("kind", [{}, LIDARS])
+def test_stablehlo(kind, tmp_path):
+    arrays, obs, answer = policy(**kind)
     export.write_stablehlo(tmp_path / "policy.stablehlo", arrays)
     from jax import export as jax_export
 

@@ -10,6 +10,7 @@ from riskppo_jax.envs.wrappers import (
     ActionNoise,
     AutoReset,
     FiniteGuard,
+    LidarPowers,
     TimeLimit,
     Vectorise,
     staggered,
@@ -185,3 +186,32 @@ def test_staggered_worlds_end_one_after_the_other():
         ends.append(np.asarray(states.truncated))
     at = [np.flatnonzero(column).tolist() for column in np.array(ends).T]
     assert at == [[7, 15], [5, 13], [3, 11], [1, 9]]  # whole episodes after the first
+
+
+class Lidar(Counter):
+    """Shows the height once more as a lidar would, a tenth of it."""
+
+    observation_size = 2
+    lidar_columns = (1,)
+
+    def _state(self, count, key, reward):
+        obs = jnp.stack([count, count / 10])
+        return super()._state(count, key, reward).replace(obs=obs, final_obs=obs)
+
+
+def test_powers_of_lidars_stand_behind_the_observation():
+    plain = AutoReset(FiniteGuard(TimeLimit(Lidar(), 3)))
+    env = LidarPowers(plain, (2, 5))
+    assert env.observation_size == 4 and env.constraint_names == ("height",)
+    actions = [1.0, 2.0, 0.5, 1.0, jnp.nan, 1.0]  # the third ends an episode by the clock, the fifth is lost
+    for own, other in zip(run(env, actions), run(plain, actions), strict=True):
+        for name in ("obs", "final_obs"):
+            raw, seen = getattr(other, name), getattr(own, name)
+            np.testing.assert_array_equal(seen[:2], raw)
+            np.testing.assert_allclose(seen[2:], [raw[1] ** 2, raw[1] ** 5], rtol=1e-5)
+        assert own.reward == other.reward and own.truncated == other.truncated
+
+
+def test_powers_need_a_lidar():
+    with pytest.raises(UserError, match="no lidar"):
+        LidarPowers(Counter(), (2,))

@@ -45,6 +45,7 @@ def _elsewhere(job: Any, settings: Any, args: argparse.Namespace) -> Any:
     """The same policy in another task, or on another engine; limits given as numbers stay, and what they are about."""
     from riskppo_jax.build import build
     from riskppo_jax.envs.registry import make_env, options_of
+    from riskppo_jax.envs.wrappers import LidarPowers
 
     if args.engine:
         settings.engine = args.engine
@@ -53,7 +54,8 @@ def _elsewhere(job: Any, settings: Any, args: argparse.Namespace) -> Any:
         settings.env = {name: value for name, value in settings.env.items() if name in known} | {"id": args.env}
         if not job.hypers.problem.constraints:
             settings.constraints = []
-        envs = job.env, make_env(args.env)
+        own = job.env.env if isinstance(job.env, LidarPowers) else job.env
+        envs = own, make_env(args.env)
         sizes = [(env.observation_size, env.action_size, env.num_actions) for env in envs]
         if sizes[0] != sizes[1]:
             has, wanted = (f"observations of {seen} numbers and {_actions(acted, choices)}"

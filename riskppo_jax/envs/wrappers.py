@@ -5,7 +5,7 @@ takes from the one inside.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -162,6 +162,41 @@ class Vectorise(Wrapper):
 
     def step(self, state: State, action: Array) -> State:
         return jax.vmap(self.env.step)(state, action)
+
+
+class LidarPowers(Wrapper):
+    """Lidars once more behind the observation, to each of `powers`: `obs, lidar^p, lidar^q, ...`
+
+    A lidar is linear in distance over several metres, and what costs is a matter of a few centimetres: the differences
+    that matter are hundredths of what a network sees. To the power `p` it falls like `exp(-p d / reach)`.
+    """
+
+    def __init__(self, env: Env, powers: tuple[int, ...]):
+        super().__init__(env)
+        columns = getattr(env, "lidar_columns", ())
+        if not columns:
+            raise UserError(f"layout.lidar_powers={list(powers)}: this task has no lidar; accepts []")
+        self.powers = powers
+        self.observation_size = env.observation_size + len(powers) * len(columns)
+        self._columns = jnp.asarray(columns)
+
+    def reset(self, key: Key, where: Array | bool = True) -> State:
+        return self._seen(super().reset(key, where))
+
+    def step(self, state: State, action: Array) -> State:
+        size = self.env.observation_size
+        return self._seen(self.env.step(state.replace(obs=state.obs[:size], final_obs=state.final_obs[:size]), action))
+
+    def _seen(self, state: State) -> State:
+        return state.replace(
+            obs=with_powers(state.obs, self._columns, self.powers),
+            final_obs=with_powers(state.final_obs, self._columns, self.powers),
+        )
+
+
+def with_powers(obs: Array, columns: Array, powers: Sequence[int]) -> Array:
+    """`obs` followed by its `columns` to each of `powers`."""
+    return jnp.concatenate([obs, *(obs[..., columns] ** power for power in powers)], axis=-1)
 
 
 def when_any(mask: Array, function: Callable[..., PyTree], old: PyTree, *args: PyTree) -> PyTree:

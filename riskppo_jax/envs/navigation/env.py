@@ -106,6 +106,7 @@ class Navigation:
         lidars = [kind.name for kind in self.task.kinds]
         sensors = sum(sensor.width for sensor in self.robot.sensors)
         self.observation_size = sensors + LIDAR_BINS * len(lidars)
+        self.lidar_columns = tuple(range(sensors, self.observation_size))
         self.constraint_range = costs.ranges(self.task)
         self.constraint_names = tuple(self.constraint_range)
         self.price_units = {name: costs.PRICE_UNITS[name] for name in self.constraint_names}
