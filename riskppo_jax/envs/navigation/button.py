@@ -24,8 +24,12 @@ def judge(view: View, memory: Memory) -> tuple[Array, Array]:
 
 def wrong(view: View, memory: Memory) -> Array:
     """Number of other buttons touched, 0 while they are out of play."""
-    others = jnp.arange(len(view.places["buttons"])) != memory["target"]
-    return jnp.sum(jnp.where(memory["timer"] > 0, 0.0, view.touched["buttons"] & others))
+    return jnp.sum((view.touched["buttons"] & others(view, memory)).astype(view.sensors.dtype))
+
+
+def others(view: View, memory: Memory) -> Array:
+    """Which buttons are not to be touched: all but the wanted one, none while they are out of play."""
+    return (jnp.arange(len(view.places["buttons"])) != memory["target"]) & (memory["timer"] <= 0)
 
 
 def tick(memory: Memory) -> Memory:

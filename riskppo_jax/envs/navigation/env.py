@@ -21,7 +21,7 @@ from riskppo_jax.envs.navigation.poses import first_qpos, mocap_path
 from riskppo_jax.envs.navigation.served import choose
 from riskppo_jax.envs.navigation.tables import LIDAR_BINS, task
 from riskppo_jax.envs.navigation.view import Reader, View
-from riskppo_jax.envs.navigation.world import SUBSTEPS, build
+from riskppo_jax.envs.navigation.world import SUBSTEPS, build, girth
 from riskppo_jax.envs.wrappers import ActionNoise, AutoReset, FiniteGuard, TimeLimit, when_any
 from riskppo_jax.types import Array, Key, PyTree
 
@@ -107,7 +107,8 @@ class Navigation:
         sensors = sum(sensor.width for sensor in self.robot.sensors)
         self.observation_size = sensors + LIDAR_BINS * len(lidars)
         self.lidar_columns = tuple(range(sensors, self.observation_size))
-        self.constraint_range = costs.ranges(self.task)
+        self._girth = girth(self.model)
+        self.constraint_range = costs.ranges(self.task, self._girth)
         self.constraint_names = tuple(self.constraint_range)
         self.price_units = {name: costs.PRICE_UNITS[name] for name in self.constraint_names}
         self.thresholds = {"cost": _THRESHOLDS[thresholds]}
@@ -169,9 +170,10 @@ class Navigation:
         zero, false = jnp.zeros((), view.sensors.dtype), jnp.zeros((), bool)
         obs = self._observe(view, world.memory)
         entries = jax.tree.map(jnp.zeros_like, costs.entries(self.task, view, world.memory))
+        near = costs.quantities(self.task, view, world.memory, self._girth)
         return State(
             sim=world, obs=obs, reward=zero, cost=zero,
-            constraints={"cost": zero, **jax.tree.map(jnp.zeros_like, costs.quantities(self.task, view))},
+            constraints={"cost": zero, **jax.tree.map(jnp.zeros_like, near)},
             terminated=false, truncated=false, final_obs=obs, info={"goal_met": zero, **entries}, key=key,
         )  # fmt: skip
 
@@ -198,6 +200,7 @@ class Navigation:
         reward, met = self._judge(view, world.memory)
         entries = costs.entries(self.task, view, world.memory)
         cost = costs.total(entries, reward)
+        near = costs.quantities(self.task, view, world.memory, self._girth)
         memory = self._remember(view, button.tick(world.memory) if self.task.name == "Button" else world.memory)
         fallen = self.robot.falls_below is not None and view.position[2] <= self.robot.falls_below
         world = world.replace(carry=sim.carry, ticks=world.ticks + SUBSTEPS, memory=memory)
@@ -205,7 +208,7 @@ class Navigation:
             sim=world,
             reward=jnp.clip(reward, -MOST, MOST),
             cost=cost,
-            constraints={"cost": cost, **costs.quantities(self.task, view)},
+            constraints={"cost": cost, **near},
             terminated=jnp.asarray(fallen, bool),
             truncated=jnp.zeros_like(state.truncated),
             info={**state.info, "goal_met": met.astype(reward.dtype), **entries},

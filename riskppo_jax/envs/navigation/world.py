@@ -10,6 +10,7 @@ from itertools import combinations, product
 from typing import NamedTuple
 
 import mujoco
+import numpy as np
 
 from riskppo_jax.envs.navigation.lean import slim, stand_in
 from riskppo_jax.envs.navigation.robots import GEOM, Robot
@@ -76,6 +77,16 @@ def robot_width(robot: Robot) -> tuple[int, int]:
 def robot_geoms(agent) -> list:
     """All geoms of the robot that collide."""
     return [geom for geom in agent.find_all(mujoco.mjtObj.mjOBJ_GEOM) if geom.contype]
+
+
+def girth(model: mujoco.MjModel) -> float:
+    """How far the robot reaches around its centre, by the spheres round its geoms, in its first posture."""
+    data = mujoco.MjData(model)
+    mujoco.mj_kinematics(model, data)
+    agent = model.body("agent").id
+    own = (model.body_rootid[model.geom_bodyid] == model.body_rootid[agent]) & (model.geom_contype > 0)
+    away = np.linalg.norm(data.geom_xpos[own, :2] - data.xpos[agent, :2], axis=1)
+    return float(np.max(away + model.geom_rbound[own]))
 
 
 def _empty(robot: Robot) -> mujoco.MjSpec:
