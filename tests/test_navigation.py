@@ -121,6 +121,8 @@ def test_hazards_cost_inside_and_tell_how_deep(goal):
     assert float(inside.constraints["hazard_nearness"]) == pytest.approx(depth, abs=1e-5)
     assert float(outside.cost) == 0.0 and float(outside.constraints["hazard_depth"]) == 0.0
     assert float(outside.constraints["hazard_nearness"]) == pytest.approx(0.2 - np.hypot(0.5, 0.2), abs=1e-3)
+    for state in (inside, outside):  # nothing else costs here: the vase is free
+        assert float(state.constraints["nearness"]) == float(state.constraints["hazard_nearness"])
 
 
 def test_vases_are_pushed_and_only_level_2_charges_for_it(goal):
@@ -154,11 +156,13 @@ def test_buttons_and_their_timer():
 
     pressed = step(beside(target, 0), jnp.zeros(2))
     assert float(pressed.info["goal_met"]) == 1.0 and float(pressed.reward) > 0.99
+    assert float(pressed.constraints["nearness"]) < 0  # what is wanted is not near
     assert float(pressed.info["cost_buttons"]) == 0.0 and int(pressed.sim.memory["timer"]) == 10
     assert (np.asarray(pressed.obs[12:28]) == 0).all() and (np.asarray(pressed.obs[28:44]) > 0).any()
     for timer, cost in ((0, 1.0), (1, 0.0), (10, 0.0)):
         touched = step(beside(wrong, timer), jnp.zeros(2))
         assert float(touched.info["cost_buttons"]) == float(touched.cost) == cost
+        assert (float(touched.constraints["nearness"]) > 0) == (timer == 0)  # within touch of what is in play
         assert int(touched.sim.memory["timer"]) == max(timer - 1, 0)
         assert (np.asarray(touched.obs[12:28]) == 0).all() == (timer > 1)
     later = Navigation("Point", "Button", 1, "native", reset="fixed", button_timer=10)
@@ -172,6 +176,23 @@ def test_a_gremlin_s_tie_resists_turning_as_it_resists_moving():
     for tie in range(model.neq):
         moving, turning = model.body_invweight0[model.eq_obj2id[tie]]
         np.testing.assert_allclose(model.eq_data[tie, 10] ** 2, turning / moving)
+
+
+def test_whatever_costs_is_near():
+    """Along random walks of Button2 and Goal2: no step costs with a nearness below 0, but for a vase that still moves."""
+    for name in ("Button", "Goal"):
+        env = Navigation("Point", name, 2, "native")
+        reset, keys = jax.vmap(env.reset), jax.random.split(KEY, 32)
+
+        def step(states, key, env=env):
+            new = jax.vmap(env.step)(states, jax.random.uniform(key, (32, 2), minval=jnp.array([0.0, -1.0])))
+            return new, (new.cost, new.info.get("cost_vases_velocity", 0 * new.cost), new.constraints["nearness"])
+
+        _, found = jax.jit(lambda keys, r=reset, s=step: jax.lax.scan(s, r(keys), jax.random.split(KEY, 300)))(keys)
+        cost, moving, near = (np.asarray(x) for x in found)
+        assert cost.sum() > 100 and (near[(cost > 0) & (moving == 0)] > 0).all()
+        low, high = env.constraint_range["nearness"]
+        assert (near >= low).all() and (near <= high).all()
 
 
 def test_gremlins_float_round_their_centres():
