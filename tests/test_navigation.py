@@ -179,7 +179,7 @@ def test_a_gremlin_s_tie_resists_turning_as_it_resists_moving():
 
 
 def test_whatever_costs_is_near():
-    """Along random walks of Button2 and Goal2: no step costs with a nearness below 0, but for a vase that still moves."""
+    """Along random walks: no step costs with a nearness below 0, unless it is for a vase that still moves."""
     for name in ("Button", "Goal"):
         env = Navigation("Point", name, 2, "native")
         reset, keys = jax.vmap(env.reset), jax.random.split(KEY, 32)
