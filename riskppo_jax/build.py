@@ -141,6 +141,11 @@ def _hypers(settings: Settings, env: Env) -> Hypers:
         raise UserError(f"noise={settings.noise}: accepts a standard deviation >= 0")
     problem = Problem(objective, _constraints(settings, env))
     units.check_ranges(problem, env)
+    bounds = units.dual_sets(problem, env, starts["lam_max"], sgda.Rule(), Scheme(**vars(settings.scheme))).lam_max
+    for constraint, bound in zip(problem.constraints, bounds.tolist(), strict=True):
+        if starts["lam_init"] > bound * (1 + 1e-6):
+            raise UserError(f"dual.lam_init={starts['lam_init']}: accepts at most {bound:g} for {constraint.name}, "
+                            "dual.lam_max in what a unit is worth")  # fmt: skip
     return Hypers(problem, ppo, dual, total_steps=float(settings.total_steps), **starts)
 
 
@@ -225,8 +230,6 @@ def _dual(settings: Settings) -> tuple[sgda.Rule, sgda.DualHypers, dict[str, flo
     if not math.isfinite(given["t_init"]):
         raise UserError(f"dual.t_init={given['t_init']}: accepts a finite number")
     starts = {name: given.pop(name) for name in ("lam_max", "lam_init", "t_init")}
-    if starts["lam_init"] > starts["lam_max"]:
-        raise UserError(f"dual.lam_init={starts['lam_init']}: accepts at most dual.lam_max={starts['lam_max']}")
     rule = sgda.Rule(**{name: given.pop(name) for name in ("lam", "t", "box", "smoothed")})
     return rule, sgda.DualHypers(**given), starts
 

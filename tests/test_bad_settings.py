@@ -92,6 +92,7 @@ CASES = [
     (["dual.lam_step=-0.1"], ["dual.lam_step=-0.1", "from 0"]),
     (["dual.lam_max=0"], ["dual.lam_max=0", "above 0"]),
     (["dual.lam_init=30"], ["dual.lam_init=30", "dual.lam_max"]),
+    (["env=SafetyPointGoal1-v0", "dual.lam_init=0.2"], ["dual.lam_init=0.2", "at most 0.03 for cost", "dual.lam_max"]),
     (["dual.lam_growth=0.5"], ["dual.lam_growth=0.5", "from 1"]),
     (["dual.t_init=inf"], ["dual.t_init=inf", "finite"]),
     (["dual.smoothed=true", "dual.t=quantile"], ["dual.smoothed", "accepts"]),
