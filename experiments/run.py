@@ -81,8 +81,7 @@ def _limits(reset: str, task: str, algo: str) -> list[str]:
     if algo == "ppo":
         return []
     if reset == "fixed":  # mean actions may graze something in one episode of ten: hence the best of many points
-        dear = ["dual.lam_max=0.6"] if task == "Button1" else []
-        return [f"total_steps={PRICED[reset][task]}", CLEAR, "dual.lam_step=0.1", *dear,
+        return [f"total_steps={PRICED[reset][task]}", CLEAR, "dual.lam_step=0.1",
                 "deploy=best", "eval.points=20", "eval.point_episodes=30"]  # fmt: skip
     return [f"total_steps={PRICED[reset][task]}", "threshold=v1", "risk=mean", "dual.lam_max=4"]
 
