@@ -31,7 +31,7 @@ PAIRED = 16  # worlds from which on halves of them on two cores are quicker
 PAIRED_ENGINES = ("native", "analytic")  # that are known to run on several devices at once: see `claim_cores`
 MODES = ("auto", "vmap", "map")  # how the lanes of a sweep are run
 _BELOW = {
-    "lam_step": 0.0, "lam_final": 0.0, "lam_delay": 0.0, "t_step": 0.0, "lam_gain": 0.0, "lam_damping": 0.0,
+    "lam_step": 0.0, "lam_delay": 0.0, "t_step": 0.0, "lam_gain": 0.0, "lam_damping": 0.0,
     "slack_clip": 0.0, "t_clip": 0.0, "gain_clip": 0.0, "gain_warmup": 1.0, "radius": 0.0, "lam_growth": 1.0,
     "lam_patience": 1.0, "lam_max": 0.0, "lam_init": 0.0,
 }  # fmt: skip

@@ -190,14 +190,12 @@ def make_train(
 
     def move_duals(state: RunState, view: View, key: Key, hypers: Hypers) -> sgda.DualState:
         weights = view.weights if scheme.occupancy == "uniform" else view.discounted
-        left = linear_decay(1.0, state.env_steps / hypers.total_steps, hypers.dual.lam_final)
-        paced = hypers.dual.replace(lam_step=left * hypers.dual.lam_step, lam_gain=left * hypers.dual.lam_gain)
 
         def oracle(lam, t):
             return lagrangian.estimates(hypers.problem, t, view.reward, view.quantities, weights)
 
         t_star = lagrangian.batch_t_star(hypers.problem, view.reward, view.quantities, weights)
-        moved = sgda.dual_step(rule, dual_sets(hypers), state.dual, oracle, paced, t_star, key)
+        moved = sgda.dual_step(rule, dual_sets(hypers), state.dual, oracle, hypers.dual, t_star, key)
         # a batch in which no episode ended says nothing about episodes
         return _where(jnp.sum(weights) > 0, moved, state.dual) if whole else moved
 

@@ -154,25 +154,6 @@ def test_an_averse_objective_begins_as_the_mean_and_ends_as_itself(env):
     assert differ(actor(averse, early, averse_after=0.0), actor(mean, early))
 
 
-def test_prices_come_to_rest_where_asked(trainer, start, step):
-    """Steps on lambda shrink with what is left of training; by default they do not."""
-    total = 8 * trainer.steps_per_iteration
-
-    def moved(done, final):
-        state = start.replace(env_steps=jnp.asarray(done * total, jnp.uint32))
-        hypers = trainer.hypers.replace(total_steps=float(total))
-        hypers = hypers.replace(dual=hypers.dual.replace(lam_final=final, gain_warmup=1))
-        state = state.replace(dual=state.dual.replace(lam=jnp.ones(1), integral=jnp.ones(1)))
-        after = step(state, hypers)[0].dual
-        return float(after.lam[0] - 1.0), float(after.integral[0] - 1.0)
-
-    whole = moved(0.0, 0.2)
-    assert whole[0] != 0 and whole[1] != 0 and moved(0.5, 1.0) == whole == moved(1.0, 1.0)
-    np.testing.assert_allclose(moved(0.5, 0.2), np.multiply(0.6, whole), rtol=1e-3)
-    np.testing.assert_allclose(moved(1.0, 0.2), np.multiply(0.2, whole), rtol=1e-3)
-    assert moved(1.0, 0.0) == (0.0, 0.0)
-
-
 def test_several_constraints_and_a_risk_averse_objective(env):
     problem = Problem(
         oce.entropic(0.5),
