@@ -80,7 +80,7 @@ def robot_geoms(agent) -> list:
 
 
 def girth(model: mujoco.MjModel) -> float:
-    """How far the robot reaches around its centre, by the spheres round its geoms, in its first posture."""
+    """How far the robot reaches around its centre, by the spheres round its geoms, all joints at zero."""
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)
     agent = model.body("agent").id
