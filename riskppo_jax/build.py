@@ -197,7 +197,7 @@ def describe(hypers: Hypers) -> dict[str, Any]:
 def _check_counts(settings: Settings) -> None:
     least = {
         "seed": 0, "total_steps": 1, "log.every": 1, "checkpoint.keep": 1, "eval.episodes": 1, "eval.bootstrap": 1,
-        "eval.points": 0, "eval.point_episodes": 1,
+        "eval.points": 0, "eval.point_episodes": 1, "eval.confirm_episodes": 0,
     }  # fmt: skip
     for key, low in least.items():
         area, _, name = key.rpartition(".")

@@ -2,7 +2,9 @@
 
 Training charges the actions that are sampled; what is deployed takes their mean, and any single update may have just
 spoiled it. `deploy=best` keeps the policy that violates least at an evaluation point, and of those that keep their
-limits the one with the highest return. It is chosen by other episodes than the final evaluation reports.
+limits the one with the highest return. One that looks best in a few episodes may have been lucky in them, the more so
+the more points there are: it is taken if further episodes say so, too (`eval.confirm_episodes`), and the next one is
+held against these. All of them are other episodes than the final evaluation reports.
 """
 
 import math
@@ -15,8 +17,11 @@ from riskppo_jax.evaluation import TOLERANCE
 from riskppo_jax.iterates import is_better
 from riskppo_jax.risk.lagrangian import Problem
 from riskppo_jax.train import Chosen, RunState
+from riskppo_jax.types import Array
 
 CHOICES = ("last", "best")
+
+Point = Mapping[str, float]  # `eval/` entries of an evaluation
 
 
 def begin(state: RunState) -> RunState:
@@ -33,13 +38,18 @@ def begin(state: RunState) -> RunState:
     )
 
 
-def choose(state: RunState, points: Sequence[Mapping[str, float]], problems: Sequence[Problem]) -> RunState:
+def leads(state: RunState, points: Sequence[Point], problems: Sequence[Problem]) -> Array:
+    """Of which lanes the newest policy, by this evaluation, is better than the one held; a scalar for a single run."""
+    reward, excess = _judge(state, points, problems)
+    return is_better(reward, excess, state.chosen.reward, state.chosen.excess)
+
+
+def choose(state: RunState, points: Sequence[Point], problems: Sequence[Problem]) -> RunState:
     """Takes in an evaluation of the newest policies; `points` and `problems` are of the lanes, or of a single run."""
     lead = state.env_steps.shape
-    reward = jnp.asarray([_known(point["eval/reward"], -math.inf) for point in points]).reshape(lead)
-    excess = jnp.asarray([excess_of(*each) for each in zip(points, problems, strict=True)]).reshape(lead)
+    reward, excess = _judge(state, points, problems)
     held, (params, moments) = state.chosen, state.newest
-    better = is_better(reward, excess, held.reward, held.excess)
+    better = leads(state, points, problems)
     found = Chosen(params.actor, moments, state.env_steps, reward, excess)
 
     def pick(new, old):
@@ -48,7 +58,14 @@ def choose(state: RunState, points: Sequence[Mapping[str, float]], problems: Seq
     return state.replace(chosen=jax.tree.map(pick, found, held))
 
 
-def excess_of(point: Mapping[str, float], problem: Problem) -> float:
+def _judge(state: RunState, points: Sequence[Point], problems: Sequence[Problem]) -> tuple[Array, Array]:
+    lead = state.env_steps.shape
+    reward = jnp.asarray([_known(point["eval/reward"], -math.inf) for point in points])
+    excess = jnp.asarray([excess_of(*each) for each in zip(points, problems, strict=True)])
+    return reward.reshape(lead), excess.reshape(lead)
+
+
+def excess_of(point: Point, problem: Problem) -> float:
     """The largest violation of an evaluation, as a share of its limit; 0 where all are kept."""
     found = 0.0
     for i, constraint in enumerate(problem.constraints):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from riskppo_jax import lanes
+from riskppo_jax import deploy, lanes
 from riskppo_jax.build import Job, describe
 from riskppo_jax.evaluation import EVALUATION_SEED, Evaluation, as_episodes, evaluate, metrics, risk_report
 from riskppo_jax.grid import describe as describe_point
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from riskppo_jax.rundir import Progress
 
 CHOOSING = 2  # what is added to the seed of worlds in which a policy is chosen; 1 is the bootstrap's
+CONFIRMING = 3  # and of those in which it has to be good once more
 _PACKAGES = ("riskppo-jax", "jax", "jaxlib", "flax", "optax", "mujoco", "mujoco-mjx", "gymnasium", "numpy")
 
 
@@ -83,7 +84,22 @@ def evaluation_points(job: Job, state: RunState, way: Way) -> list[dict[str, flo
     Where they choose what is deployed they are others than those of the final evaluation.
     """
     seed = EVALUATION_SEED if job.settings.deploy == "last" else EVALUATION_SEED + CHOOSING
-    found = _all_episodes(job, state.newest, True, job.settings.eval.point_episodes, way, seed)
+    return _points(job, state, job.settings.eval.point_episodes, way, seed)
+
+
+def choose(job: Job, state: RunState, points: list[dict[str, float]], way: Way) -> RunState:
+    """The state with the newest policies chosen where they are the best so far, here and in further episodes."""
+    problems = [own.hypers.problem for own in job.lanes or (job,)]
+    leads = np.atleast_1d(deploy.leads(state, points, problems))
+    episodes = job.settings.eval.confirm_episodes
+    if episodes and leads.any():
+        again = _points(job, state, episodes, way, EVALUATION_SEED + CONFIRMING)
+        points = [new if lead else old for lead, new, old in zip(leads, again, points, strict=True)]
+    return deploy.choose(state, points, problems)
+
+
+def _points(job: Job, state: RunState, episodes: int, way: Way, seed: int) -> list[dict[str, float]]:
+    found = _all_episodes(job, state.newest, True, episodes, way, seed)
     return [metrics(each, own.hypers.problem.constraints) for own, each in zip(job.lanes or (job,), found, strict=True)]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from riskppo_jax import checkpoint, deploy, distributed, grid, lanes, results, signals
+from riskppo_jax import checkpoint, distributed, grid, lanes, results, signals
 from riskppo_jax.build import Job, build
 from riskppo_jax.display import Display, SweepDisplay
 from riskppo_jax.errors import UserError
@@ -170,8 +170,7 @@ def _loop(
                 evaluated = results.evaluation_points(job, held, way) if held else None
                 record.write(metrics, evaluated, job.chunk * per / (now - chunk_began), still, stopped)
                 if evaluated and job.settings.deploy == "best":
-                    problems = [own.hypers.problem for own in job.lanes or (job,)]
-                    state = runner.put(deploy.choose(held, evaluated, problems))
+                    state = runner.put(results.choose(job, held, evaluated, way))
             del held
             still = stopped
             due = now - saved_at >= job.settings.checkpoint.seconds

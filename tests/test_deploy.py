@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tabular_cli import TINY
 
-from riskppo_jax import deploy
+from riskppo_jax import deploy, results
 from riskppo_jax.build import build
 from riskppo_jax.cli import main
 from riskppo_jax.risk import oce
@@ -16,7 +16,7 @@ from riskppo_jax.rundir import restore_run
 from riskppo_jax.settings import read_settings
 
 LIMIT = Problem(constraints=(Constraint("v1", 2.0, oce.cvar(0.3)),))
-WORDS = [*TINY, "log.every=1", "eval.points=8", "deploy=best", "total_steps=256"]
+WORDS = [*TINY, "log.every=1", "eval.points=8", "deploy=best", "eval.confirm_episodes=0", "total_steps=256"]
 
 
 @pytest.mark.parametrize(("risk", "excess"), [(1.0, 0.0), (2.01, 0.0), (3.0, 0.5), (float("nan"), float("inf"))])
@@ -44,6 +44,34 @@ def test_lanes_choose_for_themselves():
     assert kept == [[1, 1], [2, 1], [3, 1], [3, 4]]
     for leaf in jax.tree.leaves(state.deployed[0].actor):
         assert (np.asarray(leaf[0]) == 3).all() and (np.asarray(leaf[1]) == 4).all()
+
+
+def test_who_was_lucky_is_not_taken(monkeypatch):
+    """What looks best has to be so in further episodes, and the next one is held against these."""
+    job = build(read_settings([*TINY, "deploy=best"]))
+    limit = float(job.hypers.problem.constraints[0].threshold)
+    state, asked = deploy.begin(job.trainer.init(jax.random.key(0), job.hypers)), []
+    for mark, (point, further) in enumerate([(5, 4), (3, 9), (7, 3.5), (4.5, 4.5)]):  # returns
+
+        def again(job, state, episodes, way, seed, mark=mark, reward=further):
+            asked.append(mark)
+            return [{"eval/reward": reward, "eval/risk0": limit}]
+
+        monkeypatch.setattr(results, "_points", again)
+        state = state.replace(env_steps=0 * state.env_steps + mark)
+        state = results.choose(job, state, [{"eval/reward": point, "eval/risk0": limit}], None)
+        assert int(state.chosen.env_steps) == (0, 0, 0, 3)[mark]
+    assert asked == [0, 2, 3] and float(state.chosen.reward) == 4.5
+
+
+def test_a_run_confirms_its_best(tmp_path):
+    """The return a run chose by is that of the further episodes."""
+    words = [*WORDS, "eval.confirm_episodes=3", f"output={tmp_path / 'run'}"]
+    assert main(["train", *words]) == 0
+    points = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    chosen = restore_run(tmp_path / "run")[1].chosen
+    (point,) = [point for point in points if point["train/env_steps"] == int(chosen.env_steps)]
+    assert float(chosen.reward) != pytest.approx(point["eval/reward"])
 
 
 @pytest.mark.parametrize("sweep", [[], ["sweep.seed=2"]])
