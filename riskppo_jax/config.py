@@ -43,6 +43,8 @@ class Layout:
             _require_count("hidden_sizes", size)
         for power in self.lidar_powers:
             _require_count("lidar_powers", power)
+        if len(set(self.lidar_powers)) < len(self.lidar_powers):
+            raise UserError(f"lidar_powers={list(self.lidar_powers)} names one twice; it accepts each once")
         if self.batch_size % self.num_minibatches:
             raise UserError(
                 f"num_minibatches={self.num_minibatches} does not divide num_envs * horizon = "
