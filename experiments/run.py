@@ -85,7 +85,7 @@ def _limits(reset: str, task: str, algo: str) -> list[str]:
     steps = f"total_steps={PRICED[reset][task]}"
     if reset == "random":
         return [steps, "threshold=v1", "risk=mean", "dual.lam_max=4"]
-    # mean actions may graze something in one episode of a hundred: hence the best of many points, confirmed in a hundred
+    # mean actions may graze something in one episode of a hundred: hence the best of many points, confirmed in as many
     best = ["deploy=best", "eval.points=40", "eval.point_episodes=20", "eval.confirm_episodes=100"]
     if task == "Goal1":
         return [steps, CLEAR, "dual.lam_step=0.1", *best]
