@@ -28,6 +28,7 @@ class Layout:
     lidar_powers: tuple[int, ...] = ()  # lidars enter both networks to these powers, too: what is near stands out
     policy_head_gain: float = 0.01  # a small one keeps the first means near zero
     log_std_init: float = math.log(0.5)  # of the policy before training
+    noise_memory: float = 0.0  # correlation of an action's noise with that of the step before, while training
     normalize_observations: bool = True  # by running moments, fixed during a rollout and its epochs
     normalize_advantages: bool = True  # within each minibatch
     clip_value_loss: bool = False  # around the old value, by ppo.value_clip
@@ -57,6 +58,8 @@ class Layout:
             raise UserError(f"policy_head_gain={self.policy_head_gain} must be a finite number, zero or larger")
         if not math.isfinite(self.log_std_init):
             raise UserError(f"log_std_init={self.log_std_init} must be a finite number")
+        if not 0 <= self.noise_memory < 1:
+            raise UserError(f"noise_memory={self.noise_memory}: accepts 0 (none) and larger, below 1")
 
     @property
     def batch_size(self) -> int:

@@ -151,6 +151,8 @@ def make_train(
     limit = getattr(env, "limit", None)
     if whole and not limit:
         raise UserError("scheme.risk_of=episode: accepts an environment with a time limit")
+    if layout.noise_memory and env.num_actions is not None:
+        raise UserError(f"layout.noise_memory={layout.noise_memory}: actions here are counted; accepts 0")
     summed = tuple(constraint.name for constraint in problem.constraints) if whole else ()
     steps_per_iteration = layout.batch_size * scheme.rollouts
 

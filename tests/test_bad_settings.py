@@ -80,6 +80,8 @@ CASES = [
     (["layout.num_epochs=0"], ["layout.num_epochs=0", "1 or larger"]),
     (["layout.hidden_sizes=[0]"], ["layout.hidden_sizes=0", "1 or larger"]),
     (["layout.lidar_powers=[0]"], ["layout.lidar_powers=0", "1 or larger"]),
+    (["layout.noise_memory=1"], ["layout.noise_memory=1", "below 1"]),
+    (["layout.noise_memory=nan"], ["layout.noise_memory=nan", "below 1"]),
     (["layout.lidar_powers=[4,4]"], ["layout.lidar_powers=[4, 4]", "each once"]),
     (["layout.lidar_powers=[4]"], ["layout.lidar_powers=[4]", "no lidar", "accepts []"]),
     (["layout.activation=sigmoid"], ["layout.activation", "tanh"]),

@@ -7,13 +7,17 @@ import optax
 import probes
 import pytest
 
+from riskppo_jax import distributions
 from riskppo_jax.config import Layout, PPOHypers
+from riskppo_jax.errors import UserError
 from riskppo_jax.nets import make_networks
 from riskppo_jax.normalize import init_moments
+from riskppo_jax.risk.lagrangian import Problem
 from riskppo_jax.solvers import ppo
 from riskppo_jax.solvers.ppo.losses import OF_POLICY, Batch, policy_loss, shares, standardize, value_loss
 from riskppo_jax.solvers.ppo.rollout import evaluate_actions
 from riskppo_jax.solvers.ppo.update import explained_variance, shuffled
+from riskppo_jax.train import make_train
 
 LAYOUT = Layout(num_envs=4, horizon=16, num_minibatches=4, num_epochs=2, hidden_sizes=(16, 16))
 
@@ -262,3 +266,29 @@ def test_a_rollout_records_what_happened():
     np.testing.assert_array_equal(after.obs[:, 0], 0.0)
     _, mean = ppo.rollout(jax.random.key(1), *args, deterministic=True)
     np.testing.assert_allclose(mean.action, networks.policy(learner.params, mean.obs).mode(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.5, 0.95])
+def test_noise_that_remembers_has_the_law_it_would_have_alone(memory):
+    """Every step is standard normal, neighbours correlate by `memory`, the further apart the less."""
+    noise = np.asarray(distributions.remembering(jax.random.key(0), memory, (6, 100_000, 2)))
+    np.testing.assert_allclose(noise.mean((1, 2)), 0.0, atol=0.01)
+    np.testing.assert_allclose(noise.std((1, 2)), 1.0, atol=0.01)
+    for apart in (1, 3):
+        np.testing.assert_allclose((noise[apart:] * noise[:-apart]).mean((1, 2)), memory**apart, atol=0.015)
+    np.testing.assert_allclose((noise[..., 0] * noise[..., 1]).mean(), 0.0, atol=0.01)
+
+
+def test_a_rollout_samples_with_noise_that_remembers():
+    env = probes.action_by_observation()
+    layout = Layout(num_envs=500, horizon=16, num_minibatches=2, hidden_sizes=(8,), noise_memory=0.9)
+    networks, learner = fresh(layout, 1, 1)
+    envs = ppo.reset_envs(jax.random.key(0), env, 500)
+    _, seen = ppo.rollout(jax.random.key(1), env, networks, learner.params, init_moments((1,)), envs, layout)
+    law = networks.policy(learner.params, seen.obs)
+    noise = np.asarray((seen.action - law.mode()) / law.distribution.stddev())[..., 0]
+    assert noise.std() == pytest.approx(1.0, abs=0.05)
+    assert np.corrcoef(noise[1:].ravel(), noise[:-1].ravel())[0, 1] == pytest.approx(0.9, abs=0.02)
+    np.testing.assert_allclose(seen.log_prob, law.log_prob(seen.action), rtol=1e-4)
+    with pytest.raises(UserError, match="actions here are counted"):
+        make_train(probes.observation(num_actions=2), layout, Problem(constraints=()))

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 
 from riskppo_jax.config import Layout
+from riskppo_jax.distributions import Distribution, remembering, with_noise
 from riskppo_jax.envs.base import Env, State
 from riskppo_jax.nets import Networks, Params
 from riskppo_jax.normalize import Moments, normalize
@@ -65,9 +66,13 @@ def rollout(
     """
     step_envs = jax.vmap(env.step)
 
-    def step(envs: State, key: Key):
-        law = networks.policy(params, normalize(moments, envs.obs, obs_clip))
-        action = law.mode() if deterministic else law.sample(seed=key)
+    def sample(law: Distribution, source: Key | Array) -> Array:
+        if deterministic:
+            return law.mode()
+        return with_noise(law, source) if layout.noise_memory else law.sample(seed=source)
+
+    def step(envs: State, source: Key | Array):
+        action = sample(networks.policy(params, normalize(moments, envs.obs, obs_clip)), source)
         after = step_envs(envs, action)
         next_value = networks.value(params, normalize(moments, after.final_obs, obs_clip))
         # the guard counts a world's divergences; a step in which the count did not rise is a good one
@@ -79,7 +84,11 @@ def rollout(
         seen = (after.reward, after.cost, after.constraints, after.terminated, after.truncated)
         return after, (envs.obs, action, next_value, *seen, valid)
 
-    envs, kept = jax.lax.scan(step, envs, jax.random.split(key, layout.horizon))
+    if layout.noise_memory:
+        sources = remembering(key, layout.noise_memory, (layout.horizon, layout.num_envs, env.action_size))
+    else:
+        sources = jax.random.split(key, layout.horizon)
+    envs, kept = jax.lax.scan(step, envs, sources)
     obs, action, next_value, reward, cost, constraints, terminated, truncated, valid = everywhere(kept)
     log_prob, value = evaluate_actions(
         networks, params, normalize(moments, obs, obs_clip), action, layout.minibatch_size
