@@ -2,9 +2,9 @@
 
 Training charges the actions that are sampled; what is deployed takes their mean, and any single update may have just
 spoiled it. `deploy=best` keeps the policy that violates least at an evaluation point, and of those that keep their
-limits the one with the highest return. One that looks best in a few episodes may have been lucky in them, the more so
-the more points there are: it is taken if further episodes say so, too (`eval.confirm_episodes`), and the next one is
-held against these. All of them are other episodes than the final evaluation reports.
+limits the one with the highest return. One that keeps them in a few episodes and looks best may have been lucky, the
+more so the more points there are: it is taken if further episodes say so, too (`eval.confirm_episodes`), and the next
+one is held against these. All of them are other episodes than the final evaluation reports.
 """
 
 import math
@@ -39,9 +39,9 @@ def begin(state: RunState) -> RunState:
 
 
 def leads(state: RunState, points: Sequence[Point], problems: Sequence[Problem]) -> Array:
-    """Of which lanes the newest policy, by this evaluation, is better than the one held; a scalar for a single run."""
+    """Which lanes' newest policies, by this evaluation, keep their limits and are the best so far."""
     reward, excess = _judge(state, points, problems)
-    return is_better(reward, excess, state.chosen.reward, state.chosen.excess)
+    return (excess == 0) & is_better(reward, excess, state.chosen.reward, state.chosen.excess)
 
 
 def choose(state: RunState, points: Sequence[Point], problems: Sequence[Problem]) -> RunState:
@@ -49,7 +49,7 @@ def choose(state: RunState, points: Sequence[Point], problems: Sequence[Problem]
     lead = state.env_steps.shape
     reward, excess = _judge(state, points, problems)
     held, (params, moments) = state.chosen, state.newest
-    better = leads(state, points, problems)
+    better = is_better(reward, excess, held.reward, held.excess)
     found = Chosen(params.actor, moments, state.env_steps, reward, excess)
 
     def pick(new, old):

@@ -66,7 +66,7 @@ def test_who_was_lucky_is_not_taken(monkeypatch):
 
 def test_a_run_confirms_its_best(tmp_path):
     """The return a run chose by is that of the further episodes."""
-    words = [*WORDS, "eval.confirm_episodes=3", f"output={tmp_path / 'run'}"]
+    words = [*WORDS, "threshold=4", "eval.confirm_episodes=3", f"output={tmp_path / 'run'}"]
     assert main(["train", *words]) == 0
     points = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     chosen = restore_run(tmp_path / "run")[1].chosen
