@@ -135,7 +135,7 @@ def settings() -> str:
         (
             "lam_max",
             "20.0",
-            "bound of every price at the start, times what a unit of the quantity is worth",
+            "bound of every price at the start, times what a unit of the quantity is worth; less for beta below 0.3",
         ),
         ("lam_init", "0.0", "every price at the start"),
         ("t_init", "0.0", "t of every constraint at the start, projected onto T"),

@@ -64,7 +64,7 @@ class Hypers:
     ppo: PPOHypers = struct.field(default_factory=PPOHypers)
     dual: sgda.DualHypers = struct.field(default_factory=sgda.DualHypers)
     noise: ArrayLike | None = None  # of the environment's actions; None leaves what it was made with
-    lam_max: ArrayLike = 20.0  # where Lambda starts, times what a unit of the quantity is worth
+    lam_max: ArrayLike = 20.0  # where Lambda starts, in the unit of its steps: `units.py`
     lam_init: ArrayLike = 0.0
     t_init: ArrayLike | Aux = 0.0  # of every constraint, or the whole tuple, projected onto T
     total_steps: ArrayLike = 1e6  # environment steps over which the learning rate falls

@@ -26,13 +26,9 @@ def dual_sets(problem: Problem, env: Env, lam_max: ArrayLike, rule: sgda.Rule, s
     raw = sgda.sets(problem, reach, env.constraint_range, lam_max, rule.box)
     if scheme.units == "raw":
         return raw
-    sizes, worth = _sizes(problem, env), _worth(problem, env)
-    return raw.replace(
-        lam_max=raw.lam_max * worth,
-        slack_unit=sizes,
-        t_unit=(1.0, *sizes),
-        lam_unit=_price_units(problem, worth, sizes),
-    )
+    sizes = _sizes(problem, env)
+    prices = _price_units(problem, _worth(problem, env), sizes)
+    return raw.replace(lam_max=raw.lam_max * prices, slack_unit=sizes, t_unit=(1.0, *sizes), lam_unit=prices)
 
 
 def start(problem: Problem, sets: sgda.Sets, lam: ArrayLike, t: ArrayLike | Aux) -> sgda.DualState:
@@ -78,10 +74,10 @@ def _worth(problem: Problem, env: Env) -> Array:
 
 
 def _price_units(problem: Problem, worth: Array, sizes: Array) -> Array:
-    """What steps on a price are measured in: what a unit of the quantity is worth, less for a utility that is steep.
+    """What a price's bound and steps are measured in: what a unit of the quantity is worth, less for a steep utility.
 
-    A price of one charges `1/beta` for each unit of excess: the same step at beta 0.05 is felt six times as much as at
-    the 0.3 the steps were chosen for, and drives a policy that is still learning into standing or falling.
+    A price of one charges `1/beta` for each unit of excess: the same price at beta 0.05 is felt six times as much as at
+    the 0.3 that steps and bounds were chosen for, and drives a policy that is still learning into standing or falling.
     """
     steep = [c.utility.steepness(size) for c, size in zip(problem.constraints, sizes, strict=True)]
     return worth / jnp.clip(jnp.asarray(steep, sizes.dtype) / STEEPNESS, 1.0, STEEPEST)

@@ -322,17 +322,19 @@ def test_prices_step_and_are_bounded_in_the_environment_s_units(env):
     assert bounds == pytest.approx([20.0, 2.0])
 
 
-def test_price_steps_shrink_where_the_utility_is_steep(env):
-    moves = {}
+def test_price_steps_and_bounds_shrink_where_the_utility_is_steep(env):
+    moves, bounds = {}, []
     for beta in (0.3, 0.03, 1.0):
         problem = Problem(constraints=(Constraint("v1", 0.2, oce.cvar(beta)),))
         trainer = make_train(env, LAYOUT, problem)
         hypers = trainer.hypers.replace(lam_init=1.0)
         hypers = hypers.replace(dual=hypers.dual.replace(slack_clip=1e-3))  # the same clipped slack for all
         after, _ = jax.jit(trainer.step)(trainer.init(jax.random.key(0), hypers), hypers)
+        bounds.append(float(after.dual.lam_max[0]))
         moves[beta] = abs(float(after.dual.lam[0]) - 1.0)
     assert moves[0.03] == pytest.approx(0.1 * moves[0.3], rel=1e-2)
     assert moves[1.0] == pytest.approx(moves[0.3], rel=1e-2)  # never larger than what the steps were chosen for
+    assert bounds == pytest.approx([20.0, 2.0, 20.0])
 
 
 @pytest.mark.parametrize("keep", [True, False])
