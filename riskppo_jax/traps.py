@@ -66,7 +66,13 @@ def _traps(points: Sequence[dict[str, Any]], names: Sequence[str], total: int) -
 
 
 def _at_bound(points: Sequence[dict[str, Any]], i: int, name: str, total: int) -> str | None:
-    """A price that has sat at its present bound for long; one that grows for a price that follows it says nothing."""
+    """A price that sits at its present bound and has for long.
+
+    A bound that grows for a price that follows it says nothing, nor does a price that came down again: its limit was
+    within reach.
+    """
+    if not points or not points[-1].get(f"constraint{i}/at_bound"):
+        return None
     bounds = [point.get(f"constraint{i}/lam_max") for point in points]
     shares = [
         point[f"constraint{i}/at_bound"] for point, bound in zip(points, bounds, strict=True) if bound == bounds[-1]

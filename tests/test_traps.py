@@ -13,8 +13,9 @@ def points(**columns):
 
 
 def test_a_price_at_its_bound():
-    (bound,) = find_traps(points(at_bound=[1.0, 0.0, 0.0, 0.0]), ["velocity"])
+    (bound,) = find_traps(points(at_bound=[0.0, 0.0, 0.0, 1.0]), ["velocity"])
     assert "lambda of velocity was at its bound for 25% of training" in bound
+    assert find_traps(points(at_bound=[1.0, 1.0, 1.0, 0.0]), ["velocity"]) == []  # it came down again
     assert find_traps(points(at_bound=[0.1] * 4), ["velocity"]) == []
 
 
