@@ -58,13 +58,6 @@ def choose(state: RunState, points: Sequence[Point], problems: Sequence[Problem]
     return state.replace(chosen=jax.tree.map(pick, found, held))
 
 
-def _judge(state: RunState, points: Sequence[Point], problems: Sequence[Problem]) -> tuple[Array, Array]:
-    lead = state.env_steps.shape
-    reward = jnp.asarray([_known(point["eval/reward"], -math.inf) for point in points])
-    excess = jnp.asarray([excess_of(*each) for each in zip(points, problems, strict=True)])
-    return reward.reshape(lead), excess.reshape(lead)
-
-
 def excess_of(point: Point, problem: Problem) -> float:
     """The largest violation of an evaluation, as a share of its limit; 0 where all are kept."""
     found = 0.0
@@ -75,6 +68,13 @@ def excess_of(point: Point, problem: Problem) -> float:
         if over > TOLERANCE * abs(limit):
             found = max(found, over / unit)
     return found
+
+
+def _judge(state: RunState, points: Sequence[Point], problems: Sequence[Problem]) -> tuple[Array, Array]:
+    lead = state.env_steps.shape
+    reward = jnp.asarray([_known(point["eval/reward"], -math.inf) for point in points])
+    excess = jnp.asarray([excess_of(*each) for each in zip(points, problems, strict=True)])
+    return reward.reshape(lead), excess.reshape(lead)
 
 
 def _known(x: float, otherwise: float) -> float:
