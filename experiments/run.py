@@ -38,10 +38,10 @@ OWN = {
 }
 V1 = {"HalfCheetah": ["layout.num_envs=64", "layout.horizon=32"]}  # at twice the speed it wants a longer horizon
 PRICED = {  # steps; unconstrained PPO has the preset's million
-    "fixed": {"Goal1": 2_500_000, "Button1": 2_000_000, "Push1": 2_000_000},
+    "fixed": {"Goal1": 2_500_000, "Button1": 2_500_000, "Push1": 2_000_000},
     "random": {"Goal1": 3_000_000, "Button1": 1_500_000, "Push1": 1_000_000},
 }
-CLEAR = "constraints=[{name: cost, threshold: 0}, {name: nearness, threshold: -0.05, risk: {name: cvar, beta: 0.05}}]"
+ROOM = {"Goal1": -0.05, "Button1": 0.01}  # limits on nearness; Button1's is measured to a sphere round each obstacle
 SHORT = ["total_steps=1000000", "sweep.seed=2", "eval.points=0"]
 
 Commands = dict[str, list[str]]  # name -> settings
@@ -60,9 +60,9 @@ def velocity(limits: str, robots: tuple[str, ...], seeds: int) -> Commands:
 def navigation(reset: str, seeds: int) -> Commands:
     """Point's tasks, unconstrained and under constraints.
 
-    In the fixed world no step of cost is allowed, as in the paper; in Goal1 a second constraint wants room before it,
-    for a cost of 0 or 1 says nothing of how near it was. With random layouts the constraint is the benchmark's, on the
-    mean: of a cost that is 0 or 1, CVaR is a multiple of it, and so are its prices.
+    In the fixed world no step of cost is allowed, as in the paper; in Goal1 and Button1 a second constraint wants room
+    before it, for a cost of 0 or 1 says nothing of how near it was. With random layouts the constraint is the
+    benchmark's, on the mean: of a cost that is 0 or 1, CVaR is a multiple of it, and so are its prices.
     """
     return {
         f"{task.lower()}-{algo}": ["experiment=navigation", f"env=SafetyPoint{task}-v0", f"env.reset={reset}",
@@ -88,11 +88,10 @@ def _limits(reset: str, task: str, algo: str) -> list[str]:
         return [steps, "threshold=v1", "risk=mean", "dual.lam_max=4", *own]
     # mean actions may graze something in one episode of a hundred: hence the best of many points, confirmed in as many
     best = ["deploy=best", "eval.points=25", "eval.point_episodes=20", "eval.confirm_episodes=100"]
-    if task == "Goal1":
-        return [steps, CLEAR, "dual.lam_step=0.1", *best]
     if task == "Push1":
         return [steps, "threshold=paper", "deploy=best", "eval.point_episodes=10", *own]
-    return [steps, "threshold=paper", *before, "deploy=best", "eval.points=50", "eval.point_episodes=10"]
+    room = f"{{name: nearness, threshold: {ROOM[task]}, risk: {{name: cvar, beta: 0.05}}}}"
+    return [steps, f"constraints=[{{name: cost, threshold: 0}}, {room}]", "dual.lam_step=0.1", *best]
 
 
 PARTS: dict[str, Commands] = {

@@ -1,7 +1,7 @@
 """What a finished run leaves behind: the final evaluation, `summary.json`, `samples.npz`, figures and report."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,9 +93,22 @@ def choose(job: Job, state: RunState, points: list[dict[str, float]], way: Way) 
     leads = np.atleast_1d(deploy.leads(state, points, problems))
     episodes = job.settings.eval.confirm_episodes
     if episodes and leads.any():
-        again = _points(job, state, episodes, way, EVALUATION_SEED + CONFIRMING)
-        points = [new if lead else old for lead, new, old in zip(leads, again, points, strict=True)]
+        again = _confirm(job, state, leads, episodes, way)
+        points = [again[i] if lead else point for i, (lead, point) in enumerate(zip(leads, points, strict=True))]
     return deploy.choose(state, points, problems)
+
+
+def _confirm(job: Job, state: RunState, leads: np.ndarray, episodes: int, way: Way) -> Mapping[int, dict[str, float]]:
+    """Further episodes of the lanes that lead: all lanes at once, unless they run one after the other anyway."""
+    seed = EVALUATION_SEED + CONFIRMING
+    if not job.lanes or way.mode == "vmap":
+        return dict(enumerate(_points(job, state, episodes, way, seed)))
+    found = {}
+    for i in np.flatnonzero(leads):
+        own = job.lanes[i]
+        evaluation = _single(own, lane_of(state.newest, i), True, episodes, seed)
+        found[int(i)] = metrics(evaluation, own.hypers.problem.constraints)
+    return found
 
 
 def _points(job: Job, state: RunState, episodes: int, way: Way, seed: int) -> list[dict[str, float]]:

@@ -118,14 +118,15 @@ def _standing(points: Sequence[dict[str, Any]], i: int, name: str, total: int) -
 def _swings(points: Sequence[dict[str, Any]], i: int, name: str, total: int) -> str | None:
     """A risk at its limit while the mean is far below: bursts take up the limit, and steady motion would earn more.
 
-    A quantity that is zero in most steps, as a cost of 0 or 1, is always so and is left alone.
+    A quantity that is zero in most steps, as a cost of 0 or 1, is always so and is left alone; so is one that is below
+    zero on average, as a nearness: nobody wants it at its limit.
     """
 
     def swings(point: dict[str, Any]) -> bool:
         limit, mean, risk, t = (point.get(f"constraint{i}/{key}") for key in ("threshold", "mean", "risk", "t_batch"))
         if None in (mean, risk, t) or isinstance(t, list) or limit <= 0:
             return False
-        return -t > 0.1 * limit and risk > BINDS * limit and mean < SWINGS * limit
+        return -t > 0.1 * limit and risk > BINDS * limit and 0 <= mean < SWINGS * limit
 
     last = list(takewhile(swings, reversed(points)))
     if len(last) < max(STILL_POINTS, STILL_SHARE * total):

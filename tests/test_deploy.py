@@ -74,6 +74,25 @@ def test_a_run_confirms_its_best(tmp_path):
     assert float(chosen.reward) != pytest.approx(point["eval/reward"])
 
 
+def test_lanes_that_run_one_by_one_confirm_one_by_one(tmp_path, monkeypatch):
+    """Only who leads is looked at again, and finds there what it finds beside the others."""
+    words = [*WORDS, "threshold=4", "eval.confirm_episodes=3", "sweep.seed=3"]
+    single, asked, chosen = results._single, [], []
+
+    def count(job, *args):
+        asked.append(job.settings.seed)
+        return single(job, *args)
+
+    monkeypatch.setattr(results, "_single", count)
+    for mode in ("vmap", "map"):
+        assert main(["train", *words, f"sweep.mode={mode}", f"output={tmp_path / mode}"]) == 0
+        chosen.append(restore_run(tmp_path / mode)[1].chosen)
+        assert bool(asked) == (mode == "map")
+    assert set(asked) == {0, 1, 2} and len(asked) < 3 * 8
+    assert chosen[0].env_steps.tolist() == chosen[1].env_steps.tolist()
+    np.testing.assert_allclose(chosen[0].reward, chosen[1].reward, rtol=1e-4)
+
+
 @pytest.mark.parametrize("sweep", [[], ["sweep.seed=2"]])
 def test_a_run_deploys_the_best_of_its_points(tmp_path, capsys, sweep):
     assert main(["train", *WORDS, *sweep, f"output={tmp_path / 'run'}"]) == 0

@@ -99,6 +99,7 @@ def test_bursts_that_take_up_the_limit():
     assert swings.startswith("velocity swings: its risk is at the limit while its mean is 45% of it, for 8 log points")
     assert find_traps(points(risk=[1.0] * 8, mean=[0.9] * 8, t_batch=[-0.9] * 8), ["velocity"]) == []
     assert find_traps(points(risk=[1.0] * 8, mean=[0.3] * 8, t_batch=[0.0] * 8), ["cost"]) == []
+    assert find_traps(points(risk=[1.0] * 8, mean=[-9.0] * 8, t_batch=[-0.5] * 8), ["nearness"]) == []
     assert find_traps(points(risk=[1.0] * 7 + [0.5], mean=[0.45] * 8, t_batch=[-0.5] * 8), ["velocity"]) == []
 
 
