@@ -2,7 +2,7 @@
 
 Training charges the actions that are sampled; what is deployed takes their mean, and any single update may have just
 spoiled it. `deploy=best` keeps the policy that violates least at an evaluation point, and of those that keep their
-limits the one with the highest return. One that keeps them in a few episodes and looks best may have been lucky, the
+limits the one with the highest return. One that keeps a limit in a few episodes and looks best may have been lucky, the
 more so the more points there are: it is taken if further episodes say so, too (`eval.confirm_episodes`), and the next
 one is held against these. All of them are other episodes than the final evaluation reports.
 """
@@ -20,6 +20,7 @@ from riskppo_jax.train import Chosen, RunState
 from riskppo_jax.types import Array
 
 CHOICES = ("last", "best")
+LEAST = 1e-6  # in place of a limit of 0, as the unit of its violation
 
 Point = Mapping[str, float]  # `eval/` entries of an evaluation
 
@@ -39,9 +40,11 @@ def begin(state: RunState) -> RunState:
 
 
 def leads(state: RunState, points: Sequence[Point], problems: Sequence[Problem]) -> Array:
-    """Which lanes' newest policies, by this evaluation, keep their limits and are the best so far."""
+    """Which lanes' newest policies, by this evaluation, keep a limit, if not all, and are the best so far."""
     reward, excess = _judge(state, points, problems)
-    return (excess == 0) & is_better(reward, excess, state.chosen.reward, state.chosen.excess)
+    keeps = [any(over == 0 for over in _shares(*each)) for each in zip(points, problems, strict=True)]
+    better = is_better(reward, excess, state.chosen.reward, state.chosen.excess)
+    return better & jnp.asarray(keeps).reshape(better.shape)
 
 
 def choose(state: RunState, points: Sequence[Point], problems: Sequence[Problem]) -> RunState:
@@ -59,15 +62,21 @@ def choose(state: RunState, points: Sequence[Point], problems: Sequence[Problem]
 
 
 def excess_of(point: Point, problem: Problem) -> float:
-    """The largest violation of an evaluation, as a share of its limit; 0 where all are kept."""
-    found = 0.0
-    for i, constraint in enumerate(problem.constraints):
-        limit = float(constraint.threshold)
-        over = _known(point[f"eval/risk{i}"], math.inf) - limit
-        unit = abs(limit) or 1.0
-        if over > TOLERANCE * abs(limit):
-            found = max(found, over / unit)
-    return found
+    """The largest violation of an evaluation, as a share of its limit; 0 where all are kept.
+
+    Where nothing at all is allowed there is no such share: any violation outweighs those of other limits.
+    """
+    return max(_shares(point, problem), default=0.0)
+
+
+def _shares(point: Point, problem: Problem) -> list[float]:
+    """How far each constraint is beyond its limit, as a share of it; 0 where it is kept."""
+    limits = [float(constraint.threshold) for constraint in problem.constraints]
+    over = [_known(point[f"eval/risk{i}"], math.inf) - limit for i, limit in enumerate(limits)]
+    return [
+        beyond / max(abs(limit), LEAST) if beyond > TOLERANCE * abs(limit) else 0.0
+        for beyond, limit in zip(over, limits, strict=True)
+    ]
 
 
 def _judge(state: RunState, points: Sequence[Point], problems: Sequence[Problem]) -> tuple[Array, Array]:

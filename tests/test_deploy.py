@@ -25,8 +25,23 @@ def test_what_is_beyond_a_limit(risk, excess):
 
 
 def test_no_cost_allowed_is_no_cost_allowed():
-    none = Problem(constraints=(Constraint("v1", 0.0, oce.cvar(0.3)),))
-    assert deploy.excess_of({"eval/risk0": 1e-3}, none) == 1e-3
+    """A graze in one episode of a hundred weighs more than any other limit that is not quite kept."""
+    none, room = Constraint("v1", 0.0, oce.cvar(0.3)), Constraint("v1", 0.01, oce.cvar(0.05))
+    assert deploy.excess_of({"eval/risk0": 0.0}, Problem(constraints=(none,))) == 0
+    both = Problem(constraints=(none, room))
+    grazes = deploy.excess_of({"eval/risk0": 1e-5 / 0.3, "eval/risk1": 0.0}, both)
+    near = deploy.excess_of({"eval/risk0": 0.0, "eval/risk1": 0.05}, both)
+    assert grazes > near == pytest.approx(4.0)
+
+
+def test_what_is_confirmed_keeps_a_limit():
+    """With two limits a point that keeps one may be all there is; one that keeps none has nothing to confirm."""
+    job = build(read_settings([*TINY]))
+    state = deploy.begin(job.trainer.init(jax.random.key(0), job.hypers))
+    both = Problem(constraints=(*LIMIT.constraints, Constraint("v1", 0.0, oce.cvar(0.3))))
+    for risks, leads in (((1, 0), True), ((3, 0), True), ((1, 1), True), ((3, 1), False)):
+        point = {"eval/reward": 1.0} | {f"eval/risk{i}": risk for i, risk in enumerate(risks)}
+        assert bool(deploy.leads(state, [point], [both])) == leads
 
 
 def test_lanes_choose_for_themselves():
