@@ -64,7 +64,6 @@ class DualHypers:
     """
 
     lam_step: ArrayLike = 0.15  # eta_lam
-    lam_final: ArrayLike = 1.0  # share of it at the end of training; falls linearly, as the learning rate does
     lam_delay: ArrayLike = 0  # steps before a price moves: a policy that earns nothing yet answers it by standing still
     t_step: ArrayLike = 0.02  # eta_t
     t_clip: ArrayLike = 50.0  # largest slope a step on t sees: those of exponential utilities have no bound

@@ -197,9 +197,7 @@ def make_train(
             return lagrangian.estimates(hypers.problem, t, view.reward, view.quantities, weights)
 
         t_star = lagrangian.batch_t_star(hypers.problem, view.reward, view.quantities, weights)
-        dual = hypers.dual
-        dual = dual.replace(lam_step=linear_decay(dual.lam_step, state.env_steps / hypers.total_steps, dual.lam_final))
-        moved = sgda.dual_step(rule, dual_sets(hypers), state.dual, oracle, dual, t_star, key)
+        moved = sgda.dual_step(rule, dual_sets(hypers), state.dual, oracle, hypers.dual, t_star, key)
         # a batch in which no episode ended says nothing about episodes
         return _where(jnp.sum(weights) > 0, moved, state.dual) if whole else moved
 

@@ -70,7 +70,6 @@ CASES = [
     (["layout.hidden_sizes=64"], ["layout.hidden_sizes=64", "whole numbers"]),
     # numbers outside their range
     (["total_steps=0"], ["total_steps=0", "accepts"]),
-    (["dual.lam_final=2"], ["dual.lam_final=2", "from 0 to 1"]),
     (["total_steps=-5"], ["total_steps=-5", "accepts"]),
     (["total_steps=100"], ["total_steps=100", "at least", "2048"]),
     (["seed=-1"], ["seed=-1", "from 0"]),

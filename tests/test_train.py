@@ -130,19 +130,6 @@ def test_the_deployed_policy_is_the_mean_of_the_tail(trainer, start, step, tail,
     assert_same((params.critic, moments), (state.learner.params.critic, state.moments))
 
 
-@pytest.mark.parametrize("done", [0.0, 0.5, 1.0])
-def test_steps_on_prices_fall_with_training(trainer, start, step, done):
-    """At a share `done` of training a step is `1 - (1 - lam_final) done` of the one at its beginning."""
-    moved = []
-    for final in (1.0, 0.2):
-        hypers = trainer.hypers.replace(total_steps=8e5, dual=trainer.hypers.dual.replace(lam_final=final))
-        lam = jnp.full_like(start.dual.integral, 0.5)
-        state = start.replace(env_steps=jnp.asarray(8e5 * done, jnp.uint32), dual=start.dual.replace(integral=lam))
-        moved.append(step(state, hypers)[0].dual.integral - lam)
-    assert float(moved[0][0]) != 0.0
-    np.testing.assert_allclose(moved[1] / moved[0], 1 - 0.8 * done, rtol=1e-3)
-
-
 def test_an_averse_objective_begins_as_the_mean_and_ends_as_itself(env):
     """The policy alone knows: t of the objective follows its batches from the start."""
     constraints = chain().constraints
