@@ -42,6 +42,8 @@ PRICED = {  # steps; unconstrained PPO has the preset's million
     "random": {"Goal1": 3_000_000, "Button1": 1_500_000, "Push1": 1_000_000},
 }
 ROOM = {"Goal1": -0.05, "Button1": 0.01}  # limits on nearness; Button1's is measured to a sphere round each obstacle
+DEAR = {"Button1": ["dual.lam_max=0.6"]}  # twice the preset's: the way round a button is short
+POINTS = {"Goal1": ["eval.points=25", "eval.point_episodes=20"], "Button1": ["eval.points=40", "eval.point_episodes=10"]}
 SHORT = ["total_steps=1000000", "sweep.seed=2", "eval.points=0"]
 
 Commands = dict[str, list[str]]  # name -> settings
@@ -86,12 +88,12 @@ def _limits(reset: str, task: str, algo: str) -> list[str]:
     steps = f"total_steps={PRICED[reset][task]}"
     if reset == "random":
         return [steps, "threshold=v1", "risk=mean", "dual.lam_max=4", *own]
-    # mean actions may graze something in one episode of a hundred: hence the best of many points, confirmed in as many
-    best = ["deploy=best", "eval.points=25", "eval.point_episodes=20", "eval.confirm_episodes=100"]
     if task == "Push1":
         return [steps, "threshold=paper", "deploy=best", "eval.point_episodes=10", *own]
     room = f"{{name: nearness, threshold: {ROOM[task]}, risk: {{name: cvar, beta: 0.05}}}}"
-    return [steps, f"constraints=[{{name: cost, threshold: 0}}, {room}]", "dual.lam_step=0.1", *best]
+    limits = [f"constraints=[{{name: cost, threshold: 0}}, {room}]", "dual.lam_step=0.1", *DEAR.get(task, [])]
+    # mean actions may graze something in one episode of a hundred: hence the best of many points, confirmed in as many
+    return [steps, *limits, "deploy=best", *POINTS[task], "eval.confirm_episodes=100"]
 
 
 PARTS: dict[str, Commands] = {
