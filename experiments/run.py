@@ -43,7 +43,10 @@ PRICED = {  # steps; unconstrained PPO has the preset's million
 }
 ROOM = {"Goal1": -0.05, "Button1": 0.01}  # limits on nearness; Button1's is measured to a sphere round each obstacle
 DEAR = {"Button1": ["dual.lam_max=0.6"]}  # twice the preset's: the way round a button is short
-POINTS = {"Goal1": ["eval.points=25", "eval.point_episodes=20"], "Button1": ["eval.points=40", "eval.point_episodes=10"]}
+POINTS = {
+    "Goal1": ["eval.points=25", "eval.point_episodes=20"],
+    "Button1": ["eval.points=40", "eval.point_episodes=10"],
+}
 SHORT = ["total_steps=1000000", "sweep.seed=2", "eval.points=0"]
 
 Commands = dict[str, list[str]]  # name -> settings
