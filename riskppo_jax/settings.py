@@ -65,7 +65,7 @@ class EvalSettings:
     episodes: int = 100  # of the final evaluation
     points: int = 20  # evaluations during training, about; 0 for none
     point_episodes: int = 2  # of each of those
-    confirm_episodes: int = 20  # more of those that keep their limits and look best, before `deploy=best` takes them
+    confirm_episodes: int = 20  # more of those that keep a limit and look best, before `deploy=best` takes them
     bootstrap: int = 200  # resamples of episodes behind an interval
 
 
