@@ -26,6 +26,7 @@ COLUMN, PAGE = 3.4, 7.0  # inches
 FORMATS = ("png", "pdf")
 _GREY = "#666666"
 _FEW = 3  # points that make no line yet
+_COUNTED = 3  # values of a quantity that is counted, not measured
 _INSIDE = 5  # entries of a legend that leave room for the curves
 
 Curve = tuple[np.ndarray, np.ndarray]  # steps, values
@@ -268,11 +269,23 @@ def _price(axis, steps: np.ndarray, lam: np.ndarray) -> None:
     axis.set_ylim(bottom=0.0)
 
 
+def _shares(axis, values: np.ndarray, shares: np.ndarray) -> None:
+    """Of a cost of 0 or 1: a bar for each value, on a scale that shows the rare one."""
+    bars = axis.bar(values, shares, width=0.08 * max(np.ptp(values), 1.0), color=SKY, alpha=0.6)
+    axis.bar_label(bars, [f"{share:.3%}" for share in shares], padding=2)
+    axis.set_yscale("log")
+    axis.set_ylim(min(1e-3, 0.3 * shares.min()), 4.0)
+
+
 def _law(
     axis, samples: np.ndarray, threshold: float, quantile, minus_t, risk, name: str, best: str = "quantile"
 ) -> None:
     samples = np.asarray(samples)[np.isfinite(samples)]
-    if len(samples):
+    values, counts = np.unique(samples, return_counts=True)
+    few = 0 < len(values) <= _COUNTED
+    if few:
+        _shares(axis, values, counts / len(samples))
+    elif len(samples):
         axis.hist(samples, bins=80, density=True, color=SKY, alpha=0.6, lw=0)
     axis.axvline(threshold, color=_GREY, ls="--", label=f"limit $c$ = {threshold:.4g}")
     for label, value, color, style in (
@@ -281,7 +294,8 @@ def _law(
         if value is None:
             continue
         axis.axvline(value, color=color, ls=style, label=f"{label} = {value:.4g}")
-    axis.set(xlabel=f"{name} of a step", ylabel="density", title="What is constrained")
+    ylabel = "share of steps" if few else "density"
+    axis.set(xlabel=f"{name} of a step", ylabel=ylabel, title="What is constrained")
     axis.legend()
 
 

@@ -32,6 +32,14 @@ def test_every_function_returns_a_figure():
     assert all(isinstance(figure, Figure) for figure in found)
 
 
+def test_a_cost_of_0_or_1_has_a_bar_for_each():
+    figure = plotting.histogram(np.repeat([0.0, 1.0], [9_999, 1]), 0.0, 0.0, None, 1e-4)
+    (axis,) = figure.axes
+    assert [bar.get_height() for bar in axis.containers[0]] == [0.9999, 0.0001]
+    assert axis.get_yscale() == "log" and axis.get_ylim()[0] < 1e-4
+    assert {"99.990%", "0.010%"} <= {text.get_text() for text in axis.texts}
+
+
 @pytest.mark.parametrize(("after", "expected"), [(None, 1.0), (400_000, 0.4)])
 def test_the_final_evaluation_is_marked_where_its_policy_was_taken_from(after, expected):
     curve = (STEPS, RISING)
