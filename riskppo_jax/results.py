@@ -1,7 +1,7 @@
 """What a finished run leaves behind: the final evaluation, `summary.json`, `samples.npz`, figures and report."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,7 +84,7 @@ def evaluation_points(job: Job, state: RunState, way: Way) -> list[dict[str, flo
     Where they choose what is deployed they are others than those of the final evaluation.
     """
     seed = EVALUATION_SEED if job.settings.deploy == "last" else EVALUATION_SEED + CHOOSING
-    return _points(job, state, job.settings.eval.point_episodes, way, seed)
+    return _points(job, state.newest, job.settings.eval.point_episodes, way, seed)
 
 
 def choose(job: Job, state: RunState, points: list[dict[str, float]], way: Way) -> RunState:
@@ -98,21 +98,22 @@ def choose(job: Job, state: RunState, points: list[dict[str, float]], way: Way) 
     return deploy.choose(state, points, problems)
 
 
-def _confirm(job: Job, state: RunState, leads: np.ndarray, episodes: int, way: Way) -> Mapping[int, dict[str, float]]:
-    """Further episodes of the lanes that lead: all lanes at once, unless they run one after the other anyway."""
+def _confirm(job: Job, state: RunState, leads: np.ndarray, episodes: int, way: Way) -> dict[int, dict[str, float]]:
+    """Further episodes of the lanes that lead: all lanes at once, unless they run a few at a time anyway."""
     seed = EVALUATION_SEED + CONFIRMING
     if not job.lanes or way.mode == "vmap":
-        return dict(enumerate(_points(job, state, episodes, way, seed)))
-    found = {}
-    for i in np.flatnonzero(leads):
-        own = job.lanes[i]
-        evaluation = _single(own, lane_of(state.newest, i), True, episodes, seed)
-        found[int(i)] = metrics(evaluation, own.hypers.problem.constraints)
+        return dict(enumerate(_points(job, state.newest, episodes, way, seed)))
+    leading, size = np.flatnonzero(leads), way.batch * (job.mesh.size if job.mesh else 1)
+    found: dict[int, dict[str, float]] = {}
+    for some in (leading[i : i + size] for i in range(0, len(leading), size)):
+        few = job._replace(lanes=tuple(job.lanes[i] for i in some))
+        policies = jax.tree.map(lambda x, some=some: x[some], state.newest)
+        found |= zip(some.tolist(), _points(few, policies, episodes, way, seed), strict=True)
     return found
 
 
-def _points(job: Job, state: RunState, episodes: int, way: Way, seed: int) -> list[dict[str, float]]:
-    found = _all_episodes(job, state.newest, True, episodes, way, seed)
+def _points(job: Job, policy: Policy, episodes: int, way: Way, seed: int) -> list[dict[str, float]]:
+    found = _all_episodes(job, policy, True, episodes, way, seed)
     return [metrics(each, own.hypers.problem.constraints) for own, each in zip(job.lanes or (job,), found, strict=True)]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tabular_cli import TINY
 
-from riskppo_jax import deploy, results
+from riskppo_jax import deploy, lanes, results
 from riskppo_jax.build import build
 from riskppo_jax.cli import main
 from riskppo_jax.risk import oce
@@ -90,20 +90,21 @@ def test_a_run_confirms_its_best(tmp_path):
 
 
 def test_lanes_that_run_one_by_one_confirm_one_by_one(tmp_path, monkeypatch):
-    """Only who leads is looked at again, and finds there what it finds beside the others."""
+    """Who is looked at again alone finds what it finds beside the others."""
     words = [*WORDS, "threshold=4", "eval.confirm_episodes=3", "sweep.seed=3"]
-    single, asked, chosen = results._single, [], []
+    run_episodes, asked, chosen = lanes.run_episodes, {"vmap": [], "map": []}, []
 
-    def count(job, *args):
-        asked.append(job.settings.seed)
-        return single(job, *args)
+    def watch(job, policies, deterministic, episodes, way, seed):
+        if seed == results.EVALUATION_SEED + results.CONFIRMING:
+            asked[way.mode].append([own.settings.seed for own in job.lanes])
+        return run_episodes(job, policies, deterministic, episodes, way, seed)
 
-    monkeypatch.setattr(results, "_single", count)
-    for mode in ("vmap", "map"):
+    monkeypatch.setattr(lanes, "run_episodes", watch)
+    for mode in asked:
         assert main(["train", *words, f"sweep.mode={mode}", f"output={tmp_path / mode}"]) == 0
         chosen.append(restore_run(tmp_path / mode)[1].chosen)
-        assert bool(asked) == (mode == "map")
-    assert set(asked) == {0, 1, 2} and len(asked) < 3 * 8
+    assert all(some == [0, 1, 2] for some in asked["vmap"])
+    assert asked["map"] and all(len(some) == 1 for some in asked["map"])
     assert chosen[0].env_steps.tolist() == chosen[1].env_steps.tolist()
     np.testing.assert_allclose(chosen[0].reward, chosen[1].reward, rtol=1e-4)
 
