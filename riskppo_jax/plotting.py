@@ -271,9 +271,10 @@ def _price(axis, steps: np.ndarray, lam: np.ndarray) -> None:
 
 def _shares(axis, values: np.ndarray, shares: np.ndarray) -> None:
     """Of a cost of 0 or 1: a bar for each value, on a scale that shows the rare one."""
-    bars = axis.bar(values, shares, width=0.08 * max(np.ptp(values), 1.0), color=SKY, alpha=0.6)
+    span = max(np.ptp(values), 1.0)  # of one value alone, too
+    bars = axis.bar(values, shares, width=0.08 * span, color=SKY, alpha=0.6)
     axis.bar_label(bars, [f"{share:.3%}" for share in shares], padding=2)
-    axis.margins(x=0.15)
+    axis.set_xlim(values[0] - 0.2 * span, values[0] + 1.2 * span)
     axis.set_yscale("log")
     axis.set_ylim(min(1e-3, 0.3 * shares.min()), 4.0)
 
