@@ -78,10 +78,10 @@ def navigation(reset: str, seeds: int) -> Commands:
 
 
 def _limits(reset: str, task: str, algo: str) -> list[str]:
-    # before the preset had a low bound on prices, a bonus for entropy and powers of lidars
-    before = ["ppo.entropy_coef=0", "dual.lam_max=20", "dual.lam_growth=2", "dual.lam_patience=50",
-              "layout.lidar_powers=[]"]  # fmt: skip
     if task == "Circle1":  # no contacts, so quick
+        # before the preset had a low bound on prices, a bonus for entropy and powers of lidars
+        before = ["ppo.entropy_coef=0", "dual.lam_max=20", "dual.lam_growth=2", "dual.lam_patience=50",
+                  "layout.lidar_powers=[]"]  # fmt: skip
         words = ["engine=analytic", "total_steps=10000000", *before]
         limit = ["threshold=paper"] if reset == "fixed" else ["threshold=v1", "risk=mean"]
         return [*words, *limit, "dual.lam_step=0.01"] if algo == "riskppo" else words

@@ -42,7 +42,7 @@ def begin(state: RunState) -> RunState:
 def leads(state: RunState, points: Sequence[Point], problems: Sequence[Problem]) -> Array:
     """Which lanes' newest policies, by this evaluation, keep a limit, if not all, and are the best so far."""
     reward, excess = _judge(state, points, problems)
-    keeps = [any(over == 0 for over in _shares(*each)) for each in zip(points, problems, strict=True)]
+    keeps = [min(_shares(*each), default=0.0) == 0 for each in zip(points, problems, strict=True)]
     better = is_better(reward, excess, state.chosen.reward, state.chosen.excess)
     return better & jnp.asarray(keeps).reshape(better.shape)
 

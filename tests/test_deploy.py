@@ -42,6 +42,7 @@ def test_what_is_confirmed_keeps_a_limit():
     for risks, leads in (((1, 0), True), ((3, 0), True), ((1, 1), True), ((3, 1), False)):
         point = {"eval/reward": 1.0} | {f"eval/risk{i}": risk for i, risk in enumerate(risks)}
         assert bool(deploy.leads(state, [point], [both])) == leads
+    assert deploy.leads(state, [{"eval/reward": 1.0}], [Problem()])  # nothing to keep: the return alone may be luck
 
 
 def test_lanes_choose_for_themselves():
