@@ -58,6 +58,7 @@ def constraint(ci=(0.35, 0.37), **given):
         ({"ci": (0.35, 0.38)}, "kept", "reaches beyond"),
         ({"risk_value": 0.375, "ci": (0.37, 0.38)}, "edge", "At the limit"),
         ({"risk_value": 0.41, "ci": (0.4, 0.42)}, "broken", "Not kept: beyond the limit by 9.9%"),
+        ({"threshold": 0.0, "risk_value": 0.002, "ci": (0.0, 0.01)}, "broken", "beyond the limit by 0.002"),
     ],
 )
 def test_verdicts(given, mark, word):

@@ -86,10 +86,11 @@ def verdict(c: Mapping[str, Any]) -> Verdict:
         mark, head = "kept", "Kept: the whole interval lies at or below the limit"
     elif risk <= limit:
         mark, head = "kept", "Kept, but the interval reaches beyond the limit"
-    elif risk <= limit + TOLERANCE * scale:
+    elif risk <= limit + TOLERANCE * abs(limit):
         mark, head = "edge", f"At the limit: beyond it by less than {TOLERANCE:.0%}"
     else:
-        mark, head = "broken", f"Not kept: beyond the limit by {(risk - limit) / scale:.1%}"
+        over = f"{(risk - limit) / scale:.1%}" if limit else f"{risk:.4g}"  # of nothing there is no share
+        mark, head = "broken", f"Not kept: beyond the limit by {over}"
     told = {**c, **c.get("whole", {})}  # t and lambda may be about whole episodes
     words = [_follows(told, scale), _slackness(told, scale)]
     if "deployed_after" in c:
