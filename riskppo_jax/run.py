@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from riskppo_jax import checkpoint, distributed, grid, lanes, results, signals
+from riskppo_jax import checkpoint, distributed, grid, lanes, results, signals, warm
 from riskppo_jax.build import Job, build
 from riskppo_jax.display import Display, SweepDisplay
 from riskppo_jax.errors import UserError
@@ -62,7 +62,8 @@ def train(settings: Settings) -> int:
         way = choose_way(job)
         with _display(job) if leads else nullcontext() as display:
             if display:
-                again = f", from iteration {progress.iterations}" if progress.iterations else ""
+                before = f", after {settings.start_from}" if settings.start_from else ""
+                again = f", from iteration {progress.iterations}" if progress.iterations else before
                 display.say(f"{_title(job)}, into {folder}{again}")
                 if job.lanes:
                     display.say(announce(job, way))
@@ -108,6 +109,8 @@ def _enter(job: Job, folder: Path) -> tuple[RunState | None, Progress, bool]:
         try:
             if prepare(job.settings, folder):
                 state, progress = standing(job, folder)
+            if state is None and job.settings.start_from is not None:
+                state = warm.begin(job, Path(job.settings.start_from))
             diverged = state is not None and _still(state.bad_streak).all()
             ended = progress.iterations + job.chunk > job.chunks * job.chunk or diverged
             done = 0 if state is None else int(np.max(np.asarray(state.env_steps)))

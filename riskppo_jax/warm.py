@@ -1,0 +1,68 @@
+"""Starting from what another run has learned: its networks and the scales they see the world in.
+
+Everything else begins anew: worlds, prices, t, and the counters that learning rates follow. A policy that can do the
+task before it is charged for doing it is one way past local optima; the other task need only look the same.
+"""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+from riskppo_jax import deploy, lanes
+from riskppo_jax.build import Job
+from riskppo_jax.errors import UserError
+from riskppo_jax.lanes import Way
+from riskppo_jax.rundir import restore_run
+from riskppo_jax.train import RunState
+from riskppo_jax.types import PyTree
+
+
+def begin(job: Job, folder: Path) -> RunState:
+    """The state of `job` before its first step, with what the run in `folder` has learned so far.
+
+    A single run is where every lane of a sweep starts; of a sweep with as many lanes each goes on from its own.
+    """
+    try:
+        earlier, held, _ = restore_run(folder)
+    except UserError as error:
+        raise UserError(f"start_from: {error}") from error
+    own, others = len(job.lanes), len(earlier.lanes)
+    if others and others != own:
+        raise UserError(f"start_from={folder}: is a sweep of {others} lanes; accepts a single run, or as many lanes")
+    if own and not others:
+        held = jax.tree.map(lambda x: jnp.broadcast_to(x, (own, *x.shape)), held)
+    alone = job._replace(mesh=None)
+    fresh = jax.jit(lanes.programs(alone, Way())[0])(*lanes.inputs(alone))
+    if (misfit := _misfit(fresh.learner.params, held.learner.params)) is not None:
+        raise UserError(
+            f"start_from={folder}: its networks differ ({misfit}); accepts a run with as many observations and actions "
+            "and the same layout.hidden_sizes and layout.lidar_powers"
+        )
+    if earlier.layout.activation != job.layout.activation:
+        was = earlier.layout.activation
+        raise UserError(f"start_from={folder}: was trained with layout.activation={was}; accepts the same")
+    return jax.jit(take)(fresh, held)  # compiled, so that nothing in it shares memory: steps give theirs away
+
+
+def take(fresh: RunState, held: RunState) -> RunState:
+    """`fresh` with the networks of `held`, their optimiser's moments, and the scales of what they read and predict."""
+    counters = {"skipped": fresh.learner.skipped, "skip_streak": fresh.learner.skip_streak}
+    state = fresh.replace(
+        learner=held.learner.replace(**counters),
+        averaged=held.learner.params.actor,
+        moments=held.moments,
+        scale=fresh.scale.replace(moments=held.scale.moments, targets=held.scale.targets),
+    )
+    return state if state.chosen is None else deploy.begin(state)
+
+
+def _misfit(wanted: PyTree, found: PyTree) -> str | None:
+    """The first weights that are not of the same shape, in words."""
+    shapes = [{jax.tree_util.keystr(path, simple=True, separator="."): x.shape
+               for path, x in jax.tree_util.tree_flatten_with_path(tree)[0]} for tree in (wanted, found)]  # fmt: skip
+    for name in sorted({*shapes[0], *shapes[1]}):
+        ours, theirs = (of.get(name) for of in shapes)
+        if ours != theirs:
+            return f"{name} has shape {theirs}, here {ours}"
+    return None

@@ -1,0 +1,107 @@
+"""`start_from`: a run that begins with what another has learned."""
+
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from tabular_cli import TINY
+
+from riskppo_jax.checkpoint import steps
+from riskppo_jax.cli import main
+from riskppo_jax.rundir import restore_run
+from riskppo_jax.settings import read_settings
+
+
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory):
+    path = tmp_path_factory.mktemp("warm") / "earlier"
+    assert main(["train", *TINY, "total_steps=400", f"output={path}"]) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    path = tmp_path_factory.mktemp("warm") / "pair"
+    assert main(["train", *TINY, "total_steps=200", "sweep.seed=2", f"output={path}"]) == 0
+    return path
+
+
+def first_state(words, folder):
+    """The state `riskppo train` begins with, before any step, restored from what `_enter` hands to the loop."""
+    from riskppo_jax.build import build
+    from riskppo_jax.run import _enter
+
+    job = build(read_settings([*words, f"output={folder}"]))
+    state, progress, finished = _enter(job, folder)
+    assert progress.iterations == 0 and not finished
+    return state, job
+
+
+def equal(one, other):
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+def test_networks_and_scales_are_taken_and_prices_begin_anew(earlier, tmp_path):
+    _, held, _ = restore_run(earlier)
+    state, job = first_state([*TINY, f"start_from={earlier}", "seed=7"], tmp_path / "new")
+    equal(state.learner.params, held.learner.params)
+    equal(state.averaged, held.learner.params.actor)
+    equal(state.moments, held.moments)
+    equal((state.scale.moments, state.scale.targets), (held.scale.moments, held.scale.targets))
+    fresh = job.trainer.init(jax.random.key(7), job.hypers)
+    equal((state.dual, state.envs.obs, state.env_steps), (fresh.dual, fresh.envs.obs, fresh.env_steps))
+    assert np.asarray(held.env_steps) > 0  # there was something to forget
+    assert any(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (fresh.learner.params, held.learner.params)),
+                                              strict=True))  # fmt: skip
+
+
+def test_the_run_resumes_bit_for_bit(earlier, tmp_path):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    words = [*TINY, f"start_from={earlier}", "seed=7", "deploy=best", "checkpoint.seconds=0", "checkpoint.keep=99"]
+    assert main(["train", *words, "total_steps=400", f"output={whole}"]) == 0
+    shutil.copytree(whole, cut)
+    (cut / "summary.json").unlink()
+    for path in steps(cut / "checkpoints")[2:]:
+        shutil.rmtree(path)
+    assert main(["train", *words, "total_steps=400", f"output={cut}", "resume=true"]) == 0
+    (_, one, _), (_, other, _) = restore_run(whole), restore_run(cut)
+    equal((one.learner, one.dual, one.chosen), (other.learner, other.dual, other.chosen))
+
+
+def test_every_lane_starts_from_a_single_run_or_from_its_own(earlier, pair, tmp_path):
+    words = [*TINY, "sweep.seed=2"]
+    _, one, _ = restore_run(earlier)
+    state, _ = first_state([*words, f"start_from={earlier}"], tmp_path / "a")
+    for lane in range(2):
+        equal(jax.tree.map(lambda x, lane=lane: x[lane], state.learner.params), one.learner.params)
+    _, two, _ = restore_run(pair)
+    state, _ = first_state([*words, f"start_from={pair}"], tmp_path / "b")
+    equal(state.learner.params, two.learner.params)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["layout.hidden_sizes=[12]"], ["networks differ", "layout.hidden_sizes"]),
+        (["layout.activation=relu"], ["layout.activation=tanh", "accepts the same"]),
+    ],
+)
+def test_another_network_is_refused_in_one_line(earlier, tmp_path, capsys, words, said):
+    assert main(["train", *TINY, *words, f"start_from={earlier}", f"output={tmp_path / 'new'}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "start_from" in line and all(word in line for word in said)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_sweep_of_other_lanes_is_refused(pair, tmp_path, capsys):
+    assert main(["train", *TINY, f"start_from={pair}", f"output={tmp_path / 'new'}"]) == 2
+    assert "a sweep of 2 lanes; accepts a single run" in capsys.readouterr().err
+
+
+def test_what_is_no_run_is_refused(tmp_path, capsys):
+    assert main(["train", *TINY, f"start_from={tmp_path}", f"output={tmp_path / 'new'}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "start_from: " in line and "not a run directory" in line
