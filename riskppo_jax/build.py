@@ -212,6 +212,10 @@ def _check_counts(settings: Settings) -> None:
         raise UserError("deploy=best: chooses by the risk of a step; accepts scheme.risk_of=step")
     if settings.deploy == "best" and jax.process_count() > 1:
         raise UserError("deploy=best: accepts one process; several accept last")
+    if settings.start_from is not None and jax.process_count() > 1:
+        raise UserError(f"start_from={settings.start_from}: accepts one process; several accept null")
+    if settings.start_from is None and settings.start_lane is not None:
+        raise UserError(f"start_lane={settings.start_lane}: accepts null without start_from")
     if settings.sweep.mode not in MODES:
         raise UserError(f"sweep.mode={settings.sweep.mode}: accepts {', '.join(MODES)}")
     if settings.sweep.batch < 0:

@@ -115,7 +115,7 @@ def metrics(found: Evaluation, constraints: Sequence[Constraint]) -> dict[str, f
     for i, constraint in enumerate(constraints):
         v, weights = jnp.asarray(-found.quantities[constraint.name]), jnp.asarray(found.visited, jnp.float32)
         value, t_star = _risk(constraint.utility, v, weights)
-        point[f"eval/risk{i}"] = -float(value)
+        point[f"eval/risk{i}"] = 0.0 - float(value)  # a risk of nothing is 0, not -0
         point[f"eval/quantile{i}"] = (-np.asarray(t_star, np.float64)).tolist()
     return point
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from riskppo_jax import plotting
 from riskppo_jax.report.data import grid, only, step_t
-from riskppo_jax.runs import Lane, Run, best_t, groups, numbered
+from riskppo_jax.runs import Lane, Run, best_t, by_name, groups, numbered
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,11 +71,10 @@ def _comparisons(runs: Sequence[Run]) -> Iterator[tuple[str, "Figure"]]:
         curves = {label: curve for label, curve in curves.items() if len(curve[0])}
         if any(curve[1].any() for curve in curves.values()):
             yield name, plotting.learning_curves(curves, ylabel)
-    names = dict.fromkeys(c["name"] for lanes in found.values() for lane in lanes for c in lane.found["constraints"])
-    for name in names:
+    for name in dict.fromkeys(name for lanes in found.values() for lane in lanes for name in by_name(lane)):
         rows = [
             (c, lane.found["eval"], label)
-            for label, lanes in found.items() for lane in lanes for c in lane.found["constraints"] if c["name"] == name
+            for label, lanes in found.items() for lane in lanes if (c := by_name(lane).get(name))
         ]  # fmt: skip
         risk, reward = [c["risk_value"] for c, _, _ in rows], [e["reward_mean"] for _, e, _ in rows]
         yield f"frontier_{name}", plotting.frontier(

@@ -70,7 +70,7 @@ def describe(point: Point) -> str:
 def _full_name(given: str, settings: Settings) -> str:
     traced = traced_settings(settings)
     found = [given] if given in traced else [f"{area}{given}" for area in _PRECEDENCE if f"{area}{given}" in traced]
-    if len(found) > 1 and not found[-1].startswith("objective."):
+    if len(found) > 1 and found != [f"risk.{given}", f"objective.{given}"]:  # a risk's own, unless there is none
         raise UserError(f"sweep.{given} could be {' or '.join(found)}; accepts the full name")
     if found:
         return found[0]

@@ -187,7 +187,7 @@ def sweep(
       grid: setting -> values, by the names of the command line: `risk.beta` (of every constraint), `objective.beta`,
         `threshold`, `noise`, `ppo.lr`, `dual.lam_step`, ...; `seed` takes a list, or a number of seeds from 0.
       iterations: steps of the trainer.
-      hypers: everything that is not swept; the trainer's own if None.
+      hypers: everything that is not swept; if None the trainer's own, its learning rate falling over `iterations`.
       mode: `vmap` for all lanes at once, `map` for `batch` lanes at a time.
       batch: lanes at a time under `map`.
 
@@ -196,7 +196,8 @@ def sweep(
     """
     if mode not in ("vmap", "map"):
         raise UserError(f"mode={mode}: accepts vmap, map")
-    base = trainer.hypers if hypers is None else hypers
+    steps = float(iterations * trainer.steps_per_iteration)
+    base = trainer.hypers.replace(total_steps=steps) if hypers is None else hypers
     values = {}
     for name, given in grid.items():
         if name == "seed" and isinstance(given, int | np.integer):

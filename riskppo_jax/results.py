@@ -59,7 +59,13 @@ def finish(job: Job, folder: Path, state: RunState, progress: "Progress", clock:
         write_run_report(folder, summary, job, state)
     _write_json(folder / "summary.json", summary)  # last: where it is, everything is
     _say(summary, folder)
-    return 1 if any(lane["diverged"] for lane in found) else 0
+    return exit_code(folder)
+
+
+def exit_code(folder: Path) -> int:
+    """What a finished run says of itself: 1 where a lane diverged."""
+    lanes = json.loads((folder / "summary.json").read_text())["lanes"]
+    return 1 if any(lane["diverged"] for lane in lanes) else 0
 
 
 def run_episodes(job: Job, state: RunState, deterministic: bool, episodes: int | None = None) -> Evaluation:

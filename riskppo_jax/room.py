@@ -6,11 +6,12 @@ from pathlib import Path
 
 import jax
 
-from riskppo_jax import lanes
+from riskppo_jax import distributed, lanes
 from riskppo_jax.build import Job
 from riskppo_jax.errors import UserError
 from riskppo_jax.lanes import Way
 
+_CGROUP = "/sys/fs/cgroup"
 _SHARE = 0.8  # of the free memory that a sweep may plan with
 
 
@@ -44,8 +45,23 @@ def free_bytes() -> int:
     for line in _read("/proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             free = 1024 * int(line.split()[1])
-    limit, used = _read("/sys/fs/cgroup/memory.max").strip(), _read("/sys/fs/cgroup/memory.current").strip()
-    return min(free, int(limit) - int(used)) if limit.isdigit() and used.isdigit() else free
+    limit, used = _read(f"{_CGROUP}/memory.max").strip(), _read(f"{_CGROUP}/memory.current").strip()
+    if not (limit.isdigit() and used.isdigit()):
+        return free
+    cached = dict(line.split() for line in _read(f"{_CGROUP}/memory.stat").splitlines()).get("inactive_file", 0)
+    return min(free, int(limit) - int(used) + int(cached))  # files that were read are given up when memory is short
+
+
+def _free_everywhere() -> int:
+    """The least that any process has: all of them must come to the same program."""
+    if distributed.count() == 1:
+        return free_bytes()
+    return -distributed.agree(-(free_bytes() >> 20))[0] << 20
+
+
+def _apart(job: Job) -> int:
+    """Devices with memory of their own that lanes are spread over; cores share the machine's."""
+    return job.mesh.size if job.mesh and jax.default_backend() != "cpu" else 1
 
 
 def choose_way(job: Job) -> Way:
@@ -53,18 +69,20 @@ def choose_way(job: Job) -> Way:
     asked, count = job.settings.sweep, len(job.lanes)
     if not count:
         return Way()
-    kept, working, free = carried_bytes(job, "map"), working_bytes(job), _SHARE * free_bytes()
-    most = int((free - count * kept) / max(working, 1))  # lanes that can work at a time
+    kept, working, free = carried_bytes(job, "map"), working_bytes(job), _SHARE * _free_everywhere()
+    apart = _apart(job)
+    here = math.ceil(count / apart)
+    most = int((free - here * kept) / max(working, 1))  # lanes that can work at a time, on a device
     if most < 1:
         raise UserError(
             f"sweep: {count} lanes of {_show(kept)} and {_show(working)} for one at work do not fit into "
-            f"{_show(free)}; accepts at most {max(int((free - working) / max(kept, 1)), 0)} lanes"
+            f"{_show(free)}; accepts at most {apart * max(int((free - working) / max(kept, 1)), 0)} lanes"
         )
-    together = jax.default_backend() != "cpu" and count <= most
+    together = jax.default_backend() != "cpu" and here <= most
     if asked.mode == "vmap" or (asked.mode == "auto" and together and not asked.batch):
         return Way("vmap", count)
     # a core gains little from several lanes at a time, and one at a time rounds as the single run does
-    batch = 1 if jax.default_backend() == "cpu" else _divisor(count, most)
+    batch = 1 if jax.default_backend() == "cpu" else _divisor(here, most)
     return Way("map", min(asked.batch or batch, count))
 
 
@@ -76,12 +94,12 @@ def announce(job: Job, way: Way) -> str:
     if way.mode == "vmap":
         at_once = "all at once"
         each = f"{_show(kept + working)} per lane ({_show(kept)} carried, {_show(working)} at work)"
-        fits = int(_SHARE * free / (kept + working))
+        fits = _apart(job) * int(_SHARE * free / (kept + working))
     else:
         working_lanes = way.batch * (job.mesh.size if job.mesh else 1)
         at_once = f"{working_lanes} at a time"
         each = f"{_show(kept)} per lane, {_show(working)} more for each at work"
-        fits = int((_SHARE * free - working_lanes * working) / kept)
+        fits = _apart(job) * int((_SHARE * free - working_lanes / _apart(job) * working) / kept)
     return (
         f"{count} lanes ({' x '.join(f'{len(values)} {name}' for name, values in grid.items())}) of "
         f"{job.layout.num_envs} environments; {each}{physics}; {_show(free)} free: about {max(fits, 0):,} lanes fit; "

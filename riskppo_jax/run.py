@@ -29,7 +29,7 @@ from riskppo_jax.runs import best_t
 from riskppo_jax.settings import Settings
 from riskppo_jax.train import BAD_ITERATIONS, RunState
 from riskppo_jax.traps import Watch
-from riskppo_jax.writers import JsonLines, extra_writers, plain, reduce_chunk, require_extras
+from riskppo_jax.writers import JsonLines, extra_writers, plain, read_points, reduce_chunk, require_extras
 
 Clock = Callable[[], float]  # seconds spent on a run, by all its processes
 Point = dict[str, float]  # a line of the log
@@ -56,7 +56,7 @@ def train(settings: Settings) -> int:
             if leads:
                 print(f"{folder} is finished: {progress.iterations * job.trainer.steps_per_iteration:,} steps")
             distributed.part()
-            return 0
+            return results.exit_code(folder) if leads else 0
         earlier = progress.wall_seconds - began
         clock = lambda: earlier + time.monotonic()  # noqa: E731
         way = choose_way(job)
@@ -195,6 +195,8 @@ class _Record:
         self._log = JsonLines(folder / "metrics.jsonl", progress.log_bytes, progress.log_lines)
         self._writers = [self._log, *extra_writers(job.settings, folder)]
         self._watch = Watch([constraint.name for constraint in job.hypers.problem.constraints], job.chunks)
+        for point in read_points(folder / "metrics.jsonl"):  # of before an interruption: said then
+            self._watch.see(point, point.get("sweep/lane", 0))
 
     def write(
         self, metrics: Series, evaluated: list[Point] | None, rate: float, still: np.ndarray, stopped: np.ndarray

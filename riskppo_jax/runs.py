@@ -190,6 +190,8 @@ def traits_of(run: Run, lane: Lane) -> dict[str, Any]:
     choices = {name: value for name, value in words.items()
                if name != "env.id" and (isinstance(value, str | bool) or not name.startswith("dual."))}  # fmt: skip
     numbers = {**flat(lane.found.get("hypers", {})), **flat(lane.point)}
+    choices["deploy"] = run.config.get("deploy", "last")
+    choices["start_from"] = "another run" if run.config.get("start_from") else None  # each seed may have its own
     own = {"env": run.env, "algo": run.algo, "engine": run.summary.get("engine"), **choices, **numbers}
     return {name: value for name, value in own.items() if name != SEED}
 
@@ -199,6 +201,12 @@ def numbered(names: Iterable[str]) -> list[str]:
     given = list(names)
     before = [given[:i].count(name) for i, name in enumerate(given)]
     return [f"{name}_{count + 1}" if count else name for name, count in zip(given, before, strict=True)]
+
+
+def by_name(lane: Lane) -> dict[str, Any]:
+    """Results of a lane's constraints; a second one on the same quantity has a number behind its name."""
+    found = lane.found.get("constraints", [])
+    return dict(zip(numbered(c["name"] for c in found), found, strict=True))
 
 
 def best_t(risk: Mapping[str, Any]) -> str:

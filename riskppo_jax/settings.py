@@ -100,7 +100,8 @@ class Settings:
     total_steps: int = 1_000_000  # environment steps, all of them counted; never more
     output: str | None = None  # the run directory; by default a new one in runs/
     resume: bool = False  # go on with the run in `output`, or begin it
-    start_from: str | None = None  # a run whose networks this one begins with; prices begin anew
+    start_from: str | None = None  # a run whose last networks this one begins with; prices begin anew
+    start_lane: int | None = None  # of a sweep there; None is each lane's own
     report: bool = True  # figures and report.html at the end
     deploy: str = "last"  # what is evaluated and exported: the last policy, or the best of the evaluation points
     layout: LayoutSettings = field(default_factory=LayoutSettings)

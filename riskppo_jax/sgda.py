@@ -241,7 +241,7 @@ def _smoothed(oracle, state, sets, hypers, key) -> Estimates:
 
     def at(sign):
         lam = jnp.maximum(state.lam + sign * shift_lam, 0.0)
-        return oracle(lam, tuple(t_i + sign * d for t_i, d in zip(state.t, shift_t, strict=True)))
+        return oracle(lam, _clip(tuple(t_i + sign * d for t_i, d in zip(state.t, shift_t, strict=True)), sets))
 
     return jax.tree.map(lambda a, b: 0.5 * (a + b), at(1.0), at(-1.0))
 

@@ -17,19 +17,26 @@ from riskppo_jax.rundir import restore_run
 from riskppo_jax.train import RunState
 from riskppo_jax.types import PyTree
 
+_MEANING = ("activation", "lidar_powers", "normalize_observations", "keep_values")  # of what networks read and predict
+
 
 def begin(job: Job, folder: Path) -> RunState:
-    """The state of `job` before its first step, with what the run in `folder` has learned so far.
+    """The state of `job` before its first step, with the last weights of the run in `folder`.
 
-    A single run is where every lane of a sweep starts; of a sweep with as many lanes each goes on from its own.
+    A single run, or the lane `start_lane` of a sweep, is where all lanes of a sweep start; of a sweep with as many
+    lanes each goes on from its own, in their order.
     """
     try:
-        earlier, held, _ = restore_run(folder)
+        earlier, held, _ = restore_run(folder, job.settings.start_lane)
     except UserError as error:
-        raise UserError(f"start_from: {error}") from error
+        raise UserError(f"start_from: {error}".replace(" lane=", " start_lane=")) from error
     own, others = len(job.lanes), len(earlier.lanes)
+    if others == 1:
+        held, others = lanes.lane_of(held, 0), 0
     if others and others != own:
-        raise UserError(f"start_from={folder}: is a sweep of {others} lanes; accepts a single run, or as many lanes")
+        raise UserError(
+            f"start_from={folder}: is a sweep of {others} lanes; accepts a single run, as many lanes, or start_lane=I"
+        )
     if own and not others:
         held = jax.tree.map(lambda x: jnp.broadcast_to(x, (own, *x.shape)), held)
     alone = job._replace(mesh=None)
@@ -39,9 +46,10 @@ def begin(job: Job, folder: Path) -> RunState:
             f"start_from={folder}: its networks differ ({misfit}); accepts a run with as many observations and actions "
             "and the same layout.hidden_sizes and layout.lidar_powers"
         )
-    if earlier.layout.activation != job.layout.activation:
-        was = earlier.layout.activation
-        raise UserError(f"start_from={folder}: was trained with layout.activation={was}; accepts the same")
+    for name in _MEANING:
+        was, now = getattr(earlier.layout, name), getattr(job.layout, name)
+        if was != now:
+            raise UserError(f"layout.{name}={now}: start_from={folder} has {was}; accepts the same")
     return jax.jit(take)(fresh, held)  # compiled, so that nothing in it shares memory: steps give theirs away
 
 

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import math
 import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -124,8 +125,9 @@ class WandB:
         import wandb
 
         self._run = wandb.init(
-            project=settings.log.project, dir=str(folder), config=to_dict(settings), id=folder.name, resume="allow"
-        )
+            project=settings.log.project, dir=str(folder), config=to_dict(settings), name=folder.name,
+            id=_own_id(folder / "wandb_id"), resume="allow",
+        )  # fmt: skip
 
     def write(self, point: Mapping[str, float]) -> None:
         found = {name: value for name, value in _by_lane(point).items() if value is not None}
@@ -133,6 +135,13 @@ class WandB:
 
     def close(self) -> None:
         self._run.finish()
+
+
+def _own_id(path: Path) -> str:
+    """What a run is called among all others of a project, the same when it goes on: folders share names."""
+    if not path.exists():
+        path.write_text(secrets.token_hex(6))
+    return path.read_text().strip()
 
 
 def _by_lane(point: Mapping[str, float]) -> Mapping[str, float]:

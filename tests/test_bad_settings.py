@@ -42,6 +42,8 @@ CASES = [
     (["sweep.dual.lam=[plain,pi]"], ["dual.lam is static", "dual.lam_step"]),
     (["sweep.bta=[0.1]"], ["sweep.bta", "did you mean beta", "risk.beta"]),
     (["risk=entropic", "sweep.gamma=[1]"], ["sweep.gamma", "risk.gamma or ppo.gamma"]),
+    (["objective=entropic", "sweep.gamma=[1]"], ["sweep.gamma", "ppo.gamma or objective.gamma"]),
+    (["start_lane=1"], ["start_lane=1", "start_from"]),
     (["sweep.beta=[0.1]", "sweep.risk.beta=[0.2]"], ["risk.beta", "already"]),
     (["algo=ppo", "sweep.beta=[0.1,0.3]"], ["sweep.risk.beta", "nothing in this run depends on it"]),
     (["sweep.noise=[0.1,-0.1]"], ["noise=-0.1", ">= 0"]),

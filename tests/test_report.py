@@ -9,13 +9,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import yaml
 from browser import Browser, find_chromium
 from fake_runs import fake_run
 
 from riskppo_jax import report
 from riskppo_jax.cli import main
+from riskppo_jax.figures import write_figures
 from riskppo_jax.report import replay, words
-from riskppo_jax.report.data import command, grid, over_seeds, page_data, preset_differences
+from riskppo_jax.report.data import command, grid, over_limit, over_seeds, page_data, preset_differences
 from riskppo_jax.runs import Lane, find_runs, groups, numbered, read_runs
 from riskppo_jax.settings import differences, read_settings, to_dict
 from riskppo_jax.stats import score_table
@@ -170,7 +172,33 @@ def test_groups_of_seeds_are_summed_up(folder):
     returns = [lane.found["eval"]["reward_mean"] for lane in sweep.lanes[3:6]]
     assert row["seeds"] == row["kept"] == row["constraints"] == 3 and row["iqm"] == pytest.approx(np.mean(returns))
     assert min(returns) <= row["interval"][0] <= row["iqm"] <= row["interval"][1] <= max(returns)
-    assert row["ratio"] == max(lane.found["constraints"][0]["risk_value"] for lane in sweep.lanes[3:6]) / 0.373
+    worst = max(lane.found["constraints"][0]["risk_value"] for lane in sweep.lanes[3:6])
+    assert row["ratio"] == pytest.approx(worst / 0.373)
+
+
+def test_runs_that_began_or_ended_otherwise_are_other_groups(tmp_path):
+    for name, own in {"plain": {}, "warm": {"start_from": "runs/x"}, "best": {"deploy": "best"}}.items():
+        config = fake_run(tmp_path / name, betas=(0.3,), seeds=1) / "config.yaml"
+        config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | own))
+    assert set(groups(read_runs([tmp_path]))) == {"deploy last", "deploy best", "deploy last, start_from another run"}
+
+
+def test_a_limit_below_zero_is_broken_above_one():
+    ratio = lambda risk, c: over_limit({"risk_value": risk, "threshold": c})  # noqa: E731
+    assert ratio(-0.04, -0.05) == pytest.approx(1.2) and ratio(-0.06, -0.05) == pytest.approx(0.8)
+    assert ratio(0.3, 0.4) == pytest.approx(0.75) and ratio(0.1, 0.0) is None
+
+
+def test_two_limits_on_one_quantity_have_columns_and_figures_of_their_own(tmp_path):
+    run = fake_run(tmp_path / "run", betas=(0.3,), seeds=2)
+    summary = json.loads((run / "summary.json").read_text())
+    for lane in summary["lanes"]:
+        lane["constraints"].append(lane["constraints"][0] | {"threshold": 0.123, "risk_value": 0.1119})
+    (run / "summary.json").write_text(json.dumps(summary))
+    text = report.page(read_runs([run]))
+    assert "velocity_2 verdict" in text and "0.1119" in text
+    names = {path.stem for path in write_figures(read_runs([run]), tmp_path / "figures", ("png",))}
+    assert {"frontier_velocity", "frontier_velocity_2"} <= names
 
 
 def test_a_picture_that_fails_does_not_lose_a_run(tmp_path, monkeypatch, capsys):

@@ -1,5 +1,7 @@
 """What a sweep announces and chooses before anything is compiled."""
 
+from types import SimpleNamespace
+
 import jax
 import pytest
 from tabular_cli import TINY
@@ -32,6 +34,23 @@ def test_an_accelerator_takes_as_many_as_fit(sweep, monkeypatch):
     monkeypatch.setattr(room, "free_bytes", lambda: (24 * carried + 5.5 * working) / 0.8)
     assert room.choose_way(sweep) == Way("map", 4)  # five fit; four divide twelve
     assert "4 at a time" in room.announce(sweep, Way("map", 4))
+
+
+def test_devices_have_memory_of_their_own_and_cores_do_not(sweep, monkeypatch):
+    carried, working = room.carried_bytes(sweep), room.working_bytes(sweep)
+    spread = sweep._replace(mesh=SimpleNamespace(size=4))
+    monkeypatch.setattr(room, "free_bytes", lambda: (6 * carried + 3.5 * working) / 0.8)  # three lanes, old and new
+    with pytest.raises(UserError, match="do not fit"):
+        room.choose_way(spread)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert room.choose_way(spread) == Way("vmap", 12)
+
+
+def test_files_that_were_read_do_not_count_as_taken(tmp_path, monkeypatch):
+    for name, text in {"max": "3000000\n", "current": "2900000\n", "stat": "anon 5\ninactive_file 2000000\n"}.items():
+        (tmp_path / f"memory.{name}").write_text(text)
+    monkeypatch.setattr(room, "_CGROUP", str(tmp_path))
+    assert room.free_bytes() == 2_100_000
 
 
 def test_wishes_are_kept(sweep):

@@ -102,7 +102,7 @@ def test_divergence_ends_the_run(tmp_path, capsys):
     assert code == 1 and summary["lanes"][0]["diverged"] is True and summary["env_steps"] < 3200
     assert "diverged" in capsys.readouterr().out
     log = (path / "metrics.jsonl").read_bytes()
-    assert main(["train", "resume=true", f"output={path}"]) == 0  # nothing left to do
+    assert main(["train", "resume=true", f"output={path}"]) == 1  # nothing left to do, and no better for it
     assert (path / "metrics.jsonl").read_bytes() == log
 
 

@@ -236,6 +236,23 @@ def test_smoothed_gradient_is_the_average_over_the_ball():
     np.testing.assert_allclose(moved.t[1], -1.0, atol=1e-6)
 
 
+def test_smoothing_does_not_leave_the_set_of_t():
+    """EVaR's second t is a scale: below its bound, and below 0, it would be another measure."""
+    problem = lagrangian.Problem(constraints=(lagrangian.Constraint("v", 1.0, oce.evar(0.1)),))
+    sets = sgda.sets(problem, (-1, 1), RANGE, 10.0, "wide")
+    low = sets.t_low[1]
+    state = sgda.init(sets, 1.0, (jnp.zeros(()), low))
+    calls = []
+
+    def oracle(lam, t):
+        calls.append(t[1])
+        return lagrangian.estimates(problem, t, jnp.zeros(1), {"v": jnp.array([1.0])})
+
+    rule = sgda.Rule("plain", "plain", "wide", smoothed=True)
+    sgda.dual_step(rule, sets, state, oracle, steps(radius=0.1), key=jax.random.key(0))
+    assert len(calls) == 2 and all(np.all(t >= low) for t in calls) and any(np.any(t > low) for t in calls)
+
+
 @pytest.mark.parametrize("lam", sgda.LAM_RULES)
 def test_every_rule_is_one_program_for_all_step_sizes(lam):
     rule = sgda.Rule(lam, "plain", "tight")

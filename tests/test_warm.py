@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 from tabular_cli import TINY
 
+from riskppo_jax.build import build
 from riskppo_jax.checkpoint import steps
 from riskppo_jax.cli import main
+from riskppo_jax.errors import UserError
+from riskppo_jax.run import _enter
 from riskppo_jax.rundir import restore_run
 from riskppo_jax.settings import read_settings
 
@@ -29,9 +32,6 @@ def pair(tmp_path_factory):
 
 def first_state(words, folder):
     """The state `riskppo train` begins with, before any step, restored from what `_enter` hands to the loop."""
-    from riskppo_jax.build import build
-    from riskppo_jax.run import _enter
-
     job = build(read_settings([*words, f"output={folder}"]))
     state, progress, finished = _enter(job, folder)
     assert progress.iterations == 0 and not finished
@@ -78,6 +78,8 @@ def test_every_lane_starts_from_a_single_run_or_from_its_own(earlier, pair, tmp_
     for lane in range(2):
         equal(jax.tree.map(lambda x, lane=lane: x[lane], state.learner.params), one.learner.params)
     _, two, _ = restore_run(pair)
+    state, _ = first_state([*TINY, f"start_from={pair}", "start_lane=1"], tmp_path / "c")
+    equal(state.learner.params, jax.tree.map(lambda x: x[1], two.learner.params))
     state, _ = first_state([*words, f"start_from={pair}"], tmp_path / "b")
     equal(state.learner.params, two.learner.params)
 
@@ -86,7 +88,9 @@ def test_every_lane_starts_from_a_single_run_or_from_its_own(earlier, pair, tmp_
     ("words", "said"),
     [
         (["layout.hidden_sizes=[12]"], ["networks differ", "layout.hidden_sizes"]),
-        (["layout.activation=relu"], ["layout.activation=tanh", "accepts the same"]),
+        (["layout.activation=relu"], ["layout.activation=relu", "has tanh; accepts the same"]),
+        (["layout.keep_values=true"], ["layout.keep_values=True", "has False; accepts the same"]),
+        (["start_lane=3"], ["start_lane=3", "accepts lanes from 0 to 0"]),
     ],
 )
 def test_another_network_is_refused_in_one_line(earlier, tmp_path, capsys, words, said):
@@ -98,7 +102,13 @@ def test_another_network_is_refused_in_one_line(earlier, tmp_path, capsys, words
 
 def test_a_sweep_of_other_lanes_is_refused(pair, tmp_path, capsys):
     assert main(["train", *TINY, f"start_from={pair}", f"output={tmp_path / 'new'}"]) == 2
-    assert "a sweep of 2 lanes; accepts a single run" in capsys.readouterr().err
+    assert "a sweep of 2 lanes; accepts a single run, as many lanes, or start_lane=I" in capsys.readouterr().err
+
+
+def test_several_processes_are_refused(earlier, monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(UserError, match=r"start_from=.* accepts one process"):
+        build(read_settings([*TINY, f"start_from={earlier}"]))
 
 
 def test_what_is_no_run_is_refused(tmp_path, capsys):

@@ -7,7 +7,7 @@ import pytest
 
 from riskppo_jax.errors import UserError
 from riskppo_jax.settings import read_settings
-from riskppo_jax.writers import extra_writers, require_extras
+from riskppo_jax.writers import WandB, extra_writers, require_extras
 
 
 @pytest.fixture
@@ -36,7 +36,11 @@ def test_wandb_gets_the_settings_and_every_number(wandb, tmp_path):
     settings = read_settings(["env=SafetyHopperVelocity-v1", "log.wandb=true", "log.project=risk", "seed=3"])
     (writer,) = extra_writers(settings, tmp_path)
     assert wandb.started["project"] == "risk" and wandb.started["config"]["seed"] == 3
-    assert wandb.started["id"] == tmp_path.name and wandb.started["resume"] == "allow"
+    assert wandb.started["name"] == tmp_path.name and wandb.started["resume"] == "allow"
+    again, other = tmp_path, tmp_path / "other"
+    other.mkdir()
+    first = wandb.started["id"]
+    assert [WandB(folder, settings) and wandb.started["id"] == first for folder in (again, other)] == [True, False]
     writer.write({"train/env_steps": 2048, "train/return": 1.5, "train/cost": None})
     writer.close()
     assert wandb.logged == [(2048, {"train/env_steps": 2048, "train/return": 1.5})]

@@ -18,8 +18,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.usage = "riskppo train [-m] [key=value ...]"
     parser.epilog = (
         "Settings: env, engine, algo, risk, risk.beta, objective, constraints, threshold, noise, seed, total_steps, "
-        "output, resume, report, deploy, experiment, shard, devices, and those of layout, ppo, dual, scheme, log, "
-        "checkpoint, eval and distributed: docs/settings.md has all of them. sweep.beta=[0.1,0.3] "
+        "output, resume, start_from, start_lane, report, deploy, experiment, shard, devices, and those of layout, ppo, "
+        "dual, scheme, log, checkpoint, eval and distributed: docs/settings.md has all of them. sweep.beta=[0.1,0.3] "
         "sweep.seed=5 trains a grid of traced settings in one program; -m env=a,b runs a job for each combination of "
         "what is not traced, launcher=submitit_local or submitit_slurm somewhere else than here."
     )

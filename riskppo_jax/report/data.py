@@ -88,6 +88,12 @@ def step_t(constraint: Mapping[str, Any]) -> float | None:
     return None if {"whole", "deployed_after"} & constraint.keys() else only(constraint["t"], -1.0)
 
 
+def over_limit(constraint: Mapping[str, Any]) -> float | None:
+    """Risk over its limit, above 1 where that is broken: `1 + (risk - c)/|c|`, for a limit below 0 as well."""
+    c = constraint["threshold"]
+    return 1 + (constraint["risk_value"] - c) / abs(c) if c else None
+
+
 def over_seeds(lanes: Sequence[Lane]) -> dict[str, Any] | None:
     """What a group of seeds achieved: return with interval, constraints kept, and the largest risk over its limit."""
     found = list({lane.found["seed"]: lane.found for lane in lanes if lane.found}.values())  # each seed once
@@ -98,7 +104,7 @@ def over_seeds(lanes: Sequence[Lane]) -> dict[str, Any] | None:
     if len(returns) >= 3 and np.isfinite(returns).all():
         interval = [float(x) for x in stats.bootstrap_interval(stats.interquartile_mean, returns, resamples=500)]
     constraints = [c for lane in found for c in lane["constraints"]]
-    ratios = [c["risk_value"] / c["threshold"] for c in constraints if c["threshold"]]
+    ratios = [ratio for c in constraints if (ratio := over_limit(c)) is not None]
     return {
         "seeds": len(found),
         "iqm": stats.interquartile_mean(returns) if np.isfinite(returns).all() else float("nan"),

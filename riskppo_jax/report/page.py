@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from riskppo_jax.report.data import command, lane_label, over_seeds, page_data, preset_differences
+from riskppo_jax.report.data import command, lane_label, over_limit, over_seeds, page_data, preset_differences
 from riskppo_jax.report.replay import read_replays
 from riskppo_jax.report.words import asked, symbol, verdict
-from riskppo_jax.runs import Lane, Run, best_t, groups
+from riskppo_jax.runs import Lane, Run, best_t, by_name, groups
 from riskppo_jax.writers import plain
 
 
@@ -191,7 +191,7 @@ def _over_seeds(runs: Sequence[Run]) -> str:
 
 def _table(flat: list[tuple[Run, Lane]], several: bool) -> str:
     swept = sorted({name for _, lane in flat for name in lane.point})
-    names = list(dict.fromkeys(c["name"] for _, lane in flat for c in lane.found.get("constraints", [])))
+    names = list(dict.fromkeys(name for _, lane in flat for name in by_name(lane)))
     heads = [("lane", True)] + [("task", True), ("algo", True)] * several + [(name, False) for name in swept]
     heads += [(head, False) for head in ("return", "sd", "cost", "length")]
     for name in names:
@@ -207,8 +207,7 @@ def _table(flat: list[tuple[Run, Lane]], several: bool) -> str:
         cells += [_cell(lane.point.get(name)) for name in swept]
         cells += [_cell(e.get(key)) for key in ("reward_mean", "reward_std", "cost_mean", "length_mean")]
         for name in names:
-            c = next((c for c in lane.found.get("constraints", []) if c["name"] == name), None)
-            cells += _constraint_cells(c)
+            cells += _constraint_cells(by_name(lane).get(name))
         rows.append(f'<tr data-row="{i}">{"".join(cells)}</tr>')
     return (
         '<section id="lanes"><h2>Every lane</h2><div class="controls"><input id="filter" class="wide" type="search" '
@@ -221,10 +220,9 @@ def _table(flat: list[tuple[Run, Lane]], several: bool) -> str:
 def _constraint_cells(c: dict[str, Any] | None) -> list[str]:
     if c is None:
         return ['<td data-value=""></td>'] * 6
-    ratio = c["risk_value"] / c["threshold"] if c["threshold"] else None
     found = verdict(c)
     word = {"kept": "kept", "edge": "at the limit", "broken": "not kept"}[found.mark]
-    numbers = [_cell(c["risk_value"]), _cell(ratio), _cell(c["quantile"]), _cell(c["t"], -1), _cell(c["lam"])]
+    numbers = [_cell(c["risk_value"]), _cell(over_limit(c)), _cell(c["quantile"]), _cell(c["t"], -1), _cell(c["lam"])]
     return [f'<td class="text {found.mark}">{word}</td>', *numbers]
 
 
