@@ -43,7 +43,6 @@ PRICED = {  # steps; unconstrained PPO has the preset's million
 }
 ROOM = {"Goal1": -0.05, "Button1": 0.01}  # limits on nearness; Button1's is measured to a sphere round each obstacle
 DEAR = {"Button1": ["dual.lam_max=0.6"]}  # twice the preset's: the way round a button is short
-PUSH = ["layout.noise_memory=0.9", "ppo.gamma=0.995", "ppo.gae_lambda=0.97"]  # or it stays on the wrong side of the box
 POINTS = {
     "Goal1": ["eval.points=25", "eval.point_episodes=20"],
     "Button1": ["eval.points=40", "eval.point_episodes=10"],
@@ -86,7 +85,7 @@ def _limits(reset: str, task: str, algo: str) -> list[str]:
         words = ["engine=analytic", "total_steps=10000000", *before]
         limit = ["threshold=paper"] if reset == "fixed" else ["threshold=v1", "risk=mean"]
         return [*words, *limit, "dual.lam_step=0.01"] if algo == "riskppo" else words
-    own = PUSH if task == "Push1" else []
+    own = ["layout.noise_memory=0.9"] if task == "Push1" else []  # or it stays on the wrong side of the box
     if algo == "ppo":
         return own
     steps = f"total_steps={PRICED[reset][task]}"
