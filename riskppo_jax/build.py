@@ -60,8 +60,8 @@ class Job(NamedTuple):
 
 def build(settings: Settings) -> Job:
     """Checks every setting and makes the job; nothing is compiled or written yet."""
-    _check_counts(settings)
     engine = resolve(settings.engine)  # complains about one that is not available
+    _check_counts(settings)
     layout = _named("layout", Layout, **vars(settings.layout))
     points = grid.points(settings.sweep.grid)
     base = grid.at_point(settings, points[0]) if points else settings  # what is swept need not make sense without
@@ -95,6 +95,8 @@ def _mesh(settings: Settings, lanes: int, env: Env) -> Mesh | None:
     if settings.shard == "none" and jax.process_count() > 1:
         raise UserError("shard=none: accepts one process; several accept lanes (a sweep) or envs (a single run)")
     own = on_own_cores() and not settings.devices
+    if own and getattr(getattr(env, "engine", None), "name", None) == "mjx":  # see `run.claim_cores`
+        return None
     if own and lanes:
         count = fewest(lanes, count)
     if count == 1 or settings.shard == "none":

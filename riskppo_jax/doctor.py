@@ -6,7 +6,6 @@ import platform
 import shutil
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import NamedTuple
 
 from riskppo_jax.cores import cores
@@ -37,9 +36,11 @@ def examine(rendering: bool = True) -> Iterator[Finding]:
     yield _python()
     yield from jax_versions(_version("jax"), _version("jaxlib"))
     yield mujoco_versions(_version("mujoco"), _version("mujoco-mjx"))
-    yield from _devices()
-    yield _arithmetic()
-    yield from _engines()
+    found = list(_devices())
+    yield from found
+    if found[0].status != "bad":
+        yield _arithmetic()
+        yield from _engines()
     if rendering:
         yield from _rendering()
     yield from _extras()
@@ -83,8 +84,9 @@ def _devices() -> Iterator[Finding]:
 
     try:
         devices = jax.devices()
-    except RuntimeError as error:
-        yield Finding("devices", "bad", str(error).splitlines()[0], "unset JAX_PLATFORMS, or set it to cpu")
+    except (RuntimeError, AssertionError) as error:
+        reason = (str(error) or f"none of JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS')}").splitlines()[0]
+        yield Finding("devices", "bad", reason, "unset JAX_PLATFORMS, or set it to cpu")
         return
     kinds = ", ".join(dict.fromkeys(f"{d.platform} ({d.device_kind})" for d in devices))
     idle = shutil.which("nvidia-smi") is not None and jax.default_backend() == "cpu"
@@ -146,14 +148,12 @@ def _extras() -> Iterator[Finding]:
 
 
 def _cache() -> Finding:
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(os.environ.get("RISKPPO_CACHE") or Path(home) / "riskppo_jax")
-    place = folder
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    writable = os.access(place, os.W_OK)
+    from riskppo_jax.engines.cache import cache_folder
+
+    folder = cache_folder()
+    writable = folder is not None and os.access(folder, os.W_OK)
     advice = "" if writable else "programs are compiled anew in each process; set RISKPPO_CACHE to a writable folder"
-    return Finding("compilation cache", "ok" if writable else "note", str(folder), advice)
+    return Finding("compilation cache", "ok" if writable else "note", str(folder or "none"), advice)
 
 
 def _version(name: str) -> str | None:

@@ -66,7 +66,7 @@ class Env(gymnasium.Env):
             self._state, out = self._again(self._state.key)
         else:
             self._state, out = self._start(_seed(self.np_random.integers(2**32) if seed is None else seed))
-        return np.array(out["obs"]), _scalars(out)
+        return np.array(out["obs"], np.float32), _scalars(out)
 
     def step(self, action):
         if self._state is None:
@@ -74,7 +74,7 @@ class Env(gymnasium.Env):
         self._state, out = self._step(self._state, _action(self.action_space, action))
         info = _scalars(out)
         flags = bool(out["terminated"]), bool(out["truncated"])
-        return np.array(out["obs"]), float(out["reward"]), *flags, info
+        return np.array(out["obs"], np.float32), float(out["reward"]), *flags, info
 
 
 class SafetyEnv(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
@@ -135,7 +135,7 @@ class VecEnv(gymnasium.vector.VectorEnv):
         else:
             numbers = np.array([_seed(one or 0) for one in seeds])
             self._state, out = self._again(self._state, numbers, known, mask)
-        return np.array(out["obs"]), self._info(out, mask)
+        return np.array(out["obs"], np.float32), self._info(out, mask)
 
     def step(self, actions):
         if self._state is None:
@@ -148,10 +148,10 @@ class VecEnv(gymnasium.vector.VectorEnv):
             info["final_info"] = _masked(_wide(final), ended)
             info["final_obs"] = np.full(self.num_envs, None, object)
             for i in np.flatnonzero(ended):
-                info["final_obs"][i] = np.array(out["final_obs"][i])
+                info["final_obs"][i] = np.array(out["final_obs"][i], np.float32)
             info["_final_info"], info["_final_obs"] = ended.copy(), ended.copy()
         flags = np.array(out["terminated"]), np.array(out["truncated"])
-        return np.array(out["obs"]), out["reward"].astype(np.float64), *flags, info
+        return np.array(out["obs"], np.float32), out["reward"].astype(np.float64), *flags, info
 
     def _info(self, out: dict[str, Any], mask: np.ndarray) -> dict[str, Any]:
         return _masked(_wide({**out["info"], "cost": out["cost"], "constraints": out["constraints"]}), mask)

@@ -15,12 +15,14 @@ from riskppo_jax.types import Array, Key, PyTree
 def to_brax(env: Env) -> Any:
     """`env` as a `brax.envs.Env`, for the wrappers in `brax.envs.wrappers.training`.
 
-    Its own auto-reset is taken off, since Brax's wrapper brings one; a time limit it has stays in force and
-    shows in `info["truncation"]`. Cost and constrained quantities are in `metrics`, the cost also in `info`.
-    Brax resets the `pipeline_state` alone: the source of randomness stays outside it, in `info`, so that
-    episodes differ in their noise although they share their first state.
+    Its own auto-reset and time limit are taken off: Brax's wrappers bring theirs, and an episode that had ended before
+    `EpisodeWrapper` sees its limit would count as one that failed. Cost and constrained quantities are in `metrics`,
+    the cost also in `info`. Brax resets the `pipeline_state` alone: the source of randomness stays outside it, in
+    `info`, so that episodes differ in their noise although they share their first state.
     """
-    return _brax_class()(env.env if isinstance(env, AutoReset) else env)
+    while isinstance(env, AutoReset | TimeLimit):
+        env = env.env
+    return _brax_class()(env)
 
 
 def from_functional(
@@ -43,7 +45,7 @@ def from_functional(
         `done`. It must not reset by itself. A state with `info["truncation"]` tells the two ends apart.
       constraints: of a state, the quantities that are to be kept small, by name.
       thresholds: their usual limits.
-      constraint_range: bounds of each quantity; unbounded where not given.
+      constraint_range: bounds of each quantity; a quantity without them can be watched, not constrained.
       cost: of a state, its cost; by default 1 where a quantity exceeds its threshold.
       observe: of a state, the observation as a vector; by default `state.obs`, of which a dict gives `state`.
       action_range, time_limit, noise, auto_reset: as in `make_env`.

@@ -24,14 +24,23 @@ def split_words(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
         if key in _WORDS:
             name = text
         elif prefix:
-            options[key.removeprefix(prefix)] = yaml.safe_load(text)
+            options[key.removeprefix(prefix)] = _value(word, text)
         else:
             own.append(word)
     names = sorted(path.stem for path in (conf_dir() / "launcher").glob("*.yaml"))
     if name not in names:
         raise UserError(f"launcher={name} is not known; launcher accepts {', '.join(names)}")
+    if name == "local" and options:
+        raise UserError(f"launcher.{next(iter(options))}: accepts another launcher than local beside it")
     preset = yaml.safe_load((conf_dir() / "launcher" / f"{name}.yaml").read_text())
     return own, preset | options
+
+
+def _value(word: str, text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"{word}: is not a value; accepts a number, a word or a list in brackets") from error
 
 
 def run_jobs(jobs: Sequence[Job], run: Callable[[list[str], str], int], launcher: dict[str, Any], logs: Path) -> int:
@@ -69,7 +78,9 @@ def _here(jobs: Sequence[Job], run: Callable[[list[str], str], int]) -> int:
     code = 0
     for number, (label, words) in enumerate(jobs):
         print(f"job {number + 1} of {len(jobs)}: {label}", flush=True)
-        found = run(words, label)
+        found, complaint = _quiet(run, words, label)
+        if complaint:
+            print(f"riskppo: job {number + 1} ({label}): {complaint}", file=sys.stderr)
         if found > 2:  # a signal: the jobs that follow were not wanted either
             return found
         code = max(code, found)

@@ -20,6 +20,7 @@ import numpy as np
 from riskppo_jax import checkpoint, distributed, grid, lanes, results, signals, warm
 from riskppo_jax.build import Job, build
 from riskppo_jax.display import Display, SweepDisplay
+from riskppo_jax.engines.base import backend
 from riskppo_jax.errors import UserError
 from riskppo_jax.lanes import Way
 from riskppo_jax.parallel import cores_as_devices, one_thread_each
@@ -45,6 +46,7 @@ def train(settings: Settings) -> int:
     began = time.monotonic()
     distributed.start(settings)
     claim_cores(settings)
+    backend()  # complains where the device asked for is not here, before anything else asks for it
     folder, leads = Path(settings.output), distributed.leads()
     if settings.resume and settings.engine == "auto" and (folder / "config.yaml").exists():
         settings = dataclasses.replace(settings, engine=read_config(folder)["engine"])

@@ -1,6 +1,7 @@
 """Reading what runs left behind: a run directory, a sweep, or a folder with any number of both."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,7 +98,9 @@ def read_run(folder: str | Path, name: str | None = None, summary: Mapping[str, 
     points = read_log(folder / "metrics.jsonl")
     lanes = summary.get("lanes")
     if not isinstance(lanes, list) or not lanes:
-        lanes = [{}] * (1 + max((int(point.get("sweep/lane", 0)) for point in points), default=0))
+        swept = (config.get("sweep") or {}).get("grid") or {}
+        seen = 1 + max((int(point.get("sweep/lane", 0)) for point in points), default=0)
+        lanes = [{}] * max(seen, math.prod(len(values) for values in swept.values() if isinstance(values, list)))
     samples = _read_samples(folder / "samples.npz")
     sweep = len(lanes) > 1
     return Run(
@@ -211,7 +214,7 @@ def by_name(lane: Lane) -> dict[str, Any]:
 
 def best_t(risk: Mapping[str, Any]) -> str:
     """What the best -t of a sample is called: the quantile, of measures that look at the worst share."""
-    return "quantile" if "cvar" in risk["name"] else "best -t"
+    return "quantile" if risk["name"] in ("cvar", "mean_cvar") else "best -t"
 
 
 def describe_point(point: Mapping[str, Any]) -> str:

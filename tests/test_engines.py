@@ -1,9 +1,11 @@
 """One suite for every engine on a small model: a hopping capsule, a motor, a moving target."""
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -228,3 +230,20 @@ def test_a_device_that_is_not_here(monkeypatch):
     with pytest.raises(UserError, match="engine: the device JAX was asked for is not here") as error:
         resolve("mjx")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(["train", "total_steps=2048"], 2), (["truth", "tests/fixtures/tabular"], 2), (["doctor", "--no-rendering"], 1)],
+)
+def test_a_platform_that_is_not_here(words, code):
+    """As a user meets it: JAX was told to use a GPU that this machine does not have."""
+    if shutil.which("nvidia-smi"):
+        pytest.skip("there may be a GPU here")
+    root = Path(__file__).parent.parent
+    found = subprocess.run(
+        [sys.executable, "-m", "riskppo_jax", *words], env=os.environ | {"JAX_PLATFORMS": "cuda"}, cwd=root,
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    said = found.stdout + found.stderr
+    assert found.returncode == code and "Traceback" not in said and "JAX_PLATFORMS" in said, said

@@ -116,7 +116,7 @@ def brax_training():
 
 
 def test_brax_wrappers_run_our_tasks(brax_training):
-    task = rp.make_env("SafetyHopperVelocity-v1", engine="native", time_limit=None, noise=0.1)
+    task = rp.make_env("SafetyHopperVelocity-v1", engine="native", time_limit=12, noise=0.1)  # as long as Brax's
     env = rp.interop.to_brax(task)
     assert (env.observation_size, env.action_size, env.backend) == (11, 3, "native")
     wrapped = brax_training.EvalWrapper(brax_training.wrap(env, episode_length=12, action_repeat=1))

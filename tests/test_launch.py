@@ -93,3 +93,29 @@ def test_executors_need_submitit(monkeypatch, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "submitit", None)
     with pytest.raises(UserError, match=r"riskppo-jax\[submitit\]"):
         launch.run_jobs([("a", [])], lambda *_: 0, {"name": "submitit_local"}, tmp_path)
+
+
+def test_a_refused_job_does_not_take_the_others_with_it(capsys):
+    ran = []
+
+    def run(words, label):
+        if label == "b":
+            raise UserError("b=1: accepts 2")
+        ran.append(label)
+        return 0
+
+    assert launch.run_jobs([(name, []) for name in "abc"], run, {"name": "local"}, None) == 2
+    assert ran == ["a", "c"] and "job 2 (b): b=1: accepts 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["launcher.timeout_min=[60", "launcher.timeout_min=60"])
+def test_words_that_no_launcher_hears(word):
+    with pytest.raises(UserError, match=r"launcher\.timeout_min.*accepts"):
+        launch.split_words(["-m", word])
+
+
+def test_a_cluster_is_not_judged_by_the_machine_that_asks(tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "run_jobs", lambda jobs, *rest: 40 + len(jobs))
+    words = ["-m", *TINY, "devices=8", "shard=envs", "seed=0,1", f"output={tmp_path}"]
+    assert main(["train", *words, "launcher=submitit_slurm"]) == 42
+    assert main(["train", *words]) == 2  # here it would not do

@@ -202,3 +202,10 @@ def test_where_nothing_can_draw_one_line_says_so(monkeypatch, capsys):
 def test_a_broken_backend_is_found_out(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     assert scene.backend_problem.__wrapped__("egl")
+
+
+def test_the_replay_counts_each_episode_by_itself(recording):
+    count = len(recording.reward)
+    two = recording._replace(reward=np.ones(count), episode=(np.arange(count) >= count // 2).astype(int))
+    expected = [*range(1, count // 2 + 1), *range(1, count - count // 2 + 1)]
+    np.testing.assert_array_equal(replay._returns(two), expected)

@@ -5,10 +5,13 @@ import os
 import threading
 
 import numpy as np
+import yaml
 from fake_runs import fake_run
 from rich.console import Console
 
 from riskppo_jax.cli import main
+from riskppo_jax.report import page
+from riskppo_jax.runs import read_run
 from riskppo_jax.watch import Series, chart, watch
 
 
@@ -75,3 +78,14 @@ def test_a_run_that_was_stopped(tmp_path, capsys):
         os.utime(run / file, (1e9, 1e9))
     assert main(["watch", str(run), "--once"]) == 0
     assert "nothing was written" in capsys.readouterr().out
+
+
+def test_a_sweep_that_has_just_begun_has_all_its_lanes(tmp_path):
+    run = fake_run(tmp_path / "run", finished=False)
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["sweep"]["grid"] = {"risk.beta": [0.1, 0.3, 1.0], "seed": [0, 1, 2]}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    (run / "metrics.jsonl").write_text("")
+    found = read_run(run)
+    assert len(found.lanes) == 9
+    assert "Its limits stand here once it is evaluated" in page([found]) and "no constraint" not in page([found])

@@ -55,7 +55,7 @@ def _elsewhere(job: Any, settings: Any, args: argparse.Namespace) -> Any:
         if not job.hypers.problem.constraints:
             settings.constraints = []
         own = job.env.env if isinstance(job.env, LidarPowers) else job.env
-        envs = own, make_env(args.env)
+        envs = own, make_env(**settings.env)
         sizes = [(env.observation_size, env.action_size, env.num_actions) for env in envs]
         if sizes[0] != sizes[1]:
             has, wanted = (f"observations of {seen} numbers and {_actions(acted, choices)}"

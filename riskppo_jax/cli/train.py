@@ -1,6 +1,7 @@
 """`riskppo train key=value ...`: train a policy, evaluate it, and leave a run directory."""
 
 import argparse
+import dataclasses
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,19 +43,25 @@ def run(args: argparse.Namespace) -> int:
     for chosen in expand(words):
         label = ",".join(word for word, given in zip(chosen, words, strict=True) if word != given)
         jobs.append((label.replace("/", "_") or "job", chosen))
-        folder = _checked(read_settings(chosen))
+        folder = _checked(read_settings(chosen), launcher["name"])
     return run_jobs(jobs, _job, launcher, folder / ".submitit")
 
 
-def _checked(settings: "Settings") -> Path:
-    """The folder of a job; a mistake in any of them is said before the first begins."""
+def _checked(settings: "Settings", launcher: str) -> Path:
+    """The folder of a job; a mistake in any of them is said before the first begins.
+
+    What only the machine can tell that the launcher finds, its devices and whether it has Warp, is left to it.
+    """
     from riskppo_jax import distributed
     from riskppo_jax.build import build
     from riskppo_jax.run import claim_cores
 
     if not settings.output:
         raise UserError(f"output={settings.output}: -m accepts a folder")
-    if not distributed.asked_for(settings):
+    if launcher != "local":
+        engine = "auto" if settings.engine == "warp" else settings.engine
+        build(dataclasses.replace(settings, engine=engine, shard="none", devices=0))
+    elif not distributed.asked_for(settings):
         claim_cores(settings)
         build(settings)
     return Path(settings.output)

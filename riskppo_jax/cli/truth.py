@@ -30,6 +30,7 @@ def run(args: argparse.Namespace) -> int:
     import jax
 
     from riskppo_jax import truth
+    from riskppo_jax.engines.base import backend
     from riskppo_jax.envs import tabular
 
     if args.variant == "list":
@@ -44,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
     if solver is None:
         raise UserError(f"--solver {args.solver}: accepts exact, ppo")
     paths = _instance_paths(args.directory)
+    backend()
     with jax.enable_x64(True):
         loaded = [(path, tabular.load(path)) for path in paths]  # every file is read before the first run
     words, solve = solver(args)

@@ -4,6 +4,7 @@ An engine is made from a compiled `mujoco.MjModel`. It starts a world from `qpos
 `frame_skip` physics steps at a time. Both functions are written for one world; `vmap` makes many.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -116,10 +117,10 @@ def resolve(name: str) -> str:
         hint = get_close_matches(str(name), (*ENGINES, "auto"), n=1)
         suggestion = f"; did you mean {hint[0]}?" if hint else ""
         raise UserError(f"engine={name} is not known; engine accepts auto, {', '.join(ENGINES)}{suggestion}")
-    backend = _backend()
+    here = backend()
     if name == "auto":
-        name = "native" if backend == "cpu" and _missing_native() is None else "mjx"
-    checks = {"native": _missing_native, "warp": lambda: _missing_warp(backend)}
+        name = "native" if here == "cpu" and _missing_native() is None else "mjx"
+    checks = {"native": _missing_native, "warp": lambda: _missing_warp(here)}
     missing = checks.get(name, lambda: None)()
     if missing:
         others = ", ".join(other for other in ("auto", *ENGINES) if other != name)
@@ -127,12 +128,14 @@ def resolve(name: str) -> str:
     return name
 
 
-def _backend() -> str:
+def backend() -> str:
+    """The kind of device JAX runs on."""
     try:
         return jax.default_backend()
-    except RuntimeError as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"engine: the device JAX was asked for is not here ({reason})") from error
+    except (RuntimeError, AssertionError) as error:  # the latter where the only platform asked for was passed over
+        reason = (str(error).strip() or f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS')}").splitlines()[0]
+        advice = "accepts JAX_PLATFORMS=cpu, or unset"
+        raise UserError(f"engine: the device JAX was asked for is not here ({reason}); {advice}") from error
 
 
 def _missing_native() -> str | None:

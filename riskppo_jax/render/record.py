@@ -98,6 +98,8 @@ def random_policy(env: Env) -> Act:
 
     def act(key: Key, obs: Array) -> Array:
         del obs
+        if env.num_actions is not None:
+            return jax.random.randint(key, (), 0, env.num_actions)
         return jax.random.uniform(key, (env.action_size,), minval=low, maxval=high)
 
     return act

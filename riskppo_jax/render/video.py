@@ -76,7 +76,7 @@ def _gauge(draw, box, name: str, window: np.ndarray, limit: float, font, size: i
     word = "above" if over else "within"
     color = _ORANGE if over else _BLUE
     draw.text((size, top + size // 2), f"{name} {now:.2f} ({word} {limit:g})", font=font, fill=color)
-    low, high = min(0.0, float(window.min())), max(2.0 * limit, float(window.max()), 1e-6)
+    low, high = min(0.0, 2.0 * limit, float(window.min())), max(2.0 * limit, float(window.max()), 1e-6)
     x0, x1, y0, y1 = left + size, right - size, top + 2 * size, bottom - size // 2
 
     def at(value: float) -> float:

@@ -79,7 +79,7 @@ def _asked(runs: Sequence[Run]) -> str:
         lane = run.lanes[0].found
         whole = (run.config.get("scheme") or {}).get("risk_of") == "episode"
         objective = run.config.get("objective") or {"name": "mean"}
-        problem = asked(run.env, objective, lane.get("constraints", []), whole)
+        problem = asked(run.env, objective, lane.get("constraints"), whole)
         if problem not in seen:
             seen.add(problem)
             parts.append(f'<p>{problem[0]}</p><p class="maths">{problem[1]}</p>')

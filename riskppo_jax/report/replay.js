@@ -127,7 +127,7 @@ class Replay {
     for (const [name, limit] of Object.entries(d.thresholds)) {
       const values = d.quantities[name]; if (!values) continue;
       const past = values.slice(Math.max(0, f - 60), f + 1), now = values[f], above = now > limit;
-      const high = Math.max(2 * limit, ...past, 1e-6), low = Math.min(0, ...past), top = y - 62;
+      const high = Math.max(2 * limit, ...past, 1e-6), low = Math.min(0, 2 * limit, ...past), top = y - 62;
       g.fillStyle = "#ffffffd0"; g.fillRect(8, top - 22, w - 16, 86);
       g.fillStyle = above ? "#b8400a" : "#0072b2";
       g.fillText(`${name} ${show(now)} (${above ? "above" : "within"} ${show(limit)})`, 16, top - 8);

@@ -53,9 +53,16 @@ def replay_data(recording: Recording) -> dict[str, Any]:
         "dt": recording.dt * stride,
         "quantities": {k: [float(f"{x:.4g}") for x in v[::stride]] for k, v in recording.quantities.items()},
         "thresholds": recording.thresholds,
-        "reward": [float(f"{x:.4g}") for x in np.cumsum(recording.reward)[::stride]],
-        "planar": bool(model.nmocap == 0 and model.jnt_type[0] != mujoco.mjtJoint.mjJNT_FREE),
+        "reward": [float(f"{x:.4g}") for x in _returns(recording)[::stride]],
+        "planar": bool(np.ptp(poses[..., 1], axis=0).max(initial=0.0) < 1e-4),  # seen from the side: y stays
     }
+
+
+def _returns(recording: Any) -> np.ndarray:
+    """The sum of rewards of the present episode at every step."""
+    total = np.cumsum(recording.reward)
+    first = np.searchsorted(recording.episode, recording.episode)  # of the episode that a step belongs to
+    return total - (total - recording.reward)[first]
 
 
 def write_replay(folder: Path, lanes: dict[int, tuple[Any, Any]]) -> Path | None:

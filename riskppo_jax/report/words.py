@@ -55,12 +55,16 @@ def plain_symbol(risk: Mapping[str, Any]) -> str:
 
 
 def asked(
-    env: str, objective: Mapping[str, Any], constraints: list[dict[str, Any]], whole: bool = False
+    env: str, objective: Mapping[str, Any], constraints: list[dict[str, Any]] | None, whole: bool = False
 ) -> tuple[str, str]:
-    """The problem as a sentence and as a formula; `whole` where the risk is that of an episode's sum."""
+    """The problem as a sentence and as a formula; `whole` where the risk is that of an episode's sum.
+
+    `constraints` are those of `summary.json`; None while a run goes on.
+    """
     goal = f"Make {phrase(objective)} of the reward of a step in <b>{escape(env)}</b> as large as possible"
     if not constraints:
-        return goal + ". There is no constraint.", f"maximise<sub>&pi;</sub> &nbsp; {symbol(objective)}[r]"
+        known = "There is no constraint" if constraints is not None else "Its limits stand here once it is evaluated"
+        return f"{goal}. {known}.", f"maximise<sub>&pi;</sub> &nbsp; {symbol(objective)}[r]"
     limits = [
         f"{phrase(c['risk'])} of <b>{escape(c['name'])}</b> at or below <b>{c['threshold']:g}</b>" for c in constraints
     ]

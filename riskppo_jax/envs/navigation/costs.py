@@ -67,7 +67,7 @@ def quantities(task: Task, view: View, memory: dict[str, Array], girth: float) -
         found["hazard_depth"] = jnp.maximum(inside, 0.0)
         found["hazard_nearness"] = jnp.maximum(inside, -_FAR)
     if vases:
-        found["vase_speed"] = jnp.max(view.speeds["vases"])
+        found["vase_speed"] = jnp.minimum(jnp.max(view.speeds["vases"]), _FAST)
     if task.boundary:
         found["boundary_excess"] = jnp.minimum(circle.beyond(view, task.boundary), _FAR)
     return found
