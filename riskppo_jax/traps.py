@@ -10,6 +10,7 @@ FREE = 0.02  # of the highest price so far: what counts as no price at all
 STILL_SHARE = 0.1  # of all log points, in a row, and at least this many:
 STILL_POINTS = 5
 HALF = 0.5  # of the best return: below it a policy has lost something ...
+LITTLE = 0.2  # of it: not even a price explains that, unless its limit leaves no more
 NEAR = 0.9  # ... unless a risk fell below this share of what it was
 BINDS = 0.85  # of the limit: a risk above this holds the policy ...
 SWINGS = 0.6  # ... and a mean below this says that it is the quantity's swings that do
@@ -142,20 +143,29 @@ def _swings(points: Sequence[dict[str, Any]], i: int, name: str, total: int) -> 
 def _forgot(points: Sequence[dict[str, Any]], constraints: int, total: int) -> str | None:
     """A return that fell to half of what it was and stays there although no risk fell with it.
 
-    Where risks fall as well a price is at work; here the policy has lost what it could do.
+    Where risks fall as well a price is at work; here the policy has lost what it could do. A return that fell with its
+    risk is a policy that pays, but not where hardly anything is left of it: that one has given its task up.
     """
     known = [point for point in points if point.get("train/return") is not None]
     if not known:
         return None
     best = max(known, key=lambda point: point["train/return"])
     after, high = known[known.index(best) + 1 :], best["train/return"]
-    low = list(takewhile(lambda point: point["train/return"] < HALF * high, reversed(after)))
-    if high <= 0 or len(low) < max(STILL_POINTS, STILL_SHARE * total):
+    low, little = (
+        list(takewhile(lambda point, share=share: point["train/return"] < share * high, reversed(after)))
+        for share in (HALF, LITTLE)
+    )
+    long, ended = max(STILL_POINTS, STILL_SHARE * total), "so far" if len(points) < total else "to the end"
+    if high <= 0 or len(low) < long:
         return None
     then, now = ([point.get(f"constraint{i}/risk") for i in range(constraints)] for point in (best, low[0]))
     if any(new is not None and old is not None and new < NEAR * old for old, new in zip(then, now, strict=True)):
-        return None
-    ended = "so far" if len(points) < total else "to the end"
+        return None if len(little) < long else (
+            f"the policy gave its task up for a limit: its return fell from {high:.4g} to "
+            f"{little[0]['train/return']:.4g} and stayed below {LITTLE:.0%} of that for {len(little)} log points, "
+            f"{ended}; unless the limit leaves no more, a smaller dual.lam_step or dual.lam_max, or a longer "
+            "dual.lam_delay, avoid this"
+        )  # fmt: skip
     return (
         f"the policy forgot what it could do: its return fell from {high:.4g} to {low[0]['train/return']:.4g} and "
         f"stayed below half of that for {len(low)} log points, {ended}; a smaller ppo.value_huber, "

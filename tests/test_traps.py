@@ -87,7 +87,12 @@ def test_a_policy_that_forgets_is_told_from_one_that_pays():
 
     (forgot,) = find_traps(log([0.37] * 13), ["velocity"])
     assert forgot.startswith("the policy forgot what it could do: its return fell from 1300 to 120")
-    assert find_traps(log([0.37] * 5 + [0.1] * 8), ["velocity"]) == []
+    pays = [1300.0] * 5 + [400.0] * 8
+    assert find_traps(log([0.37] * 5 + [0.1] * 8, pays), ["velocity"]) == []
+    (gave_up,) = find_traps(log([0.37] * 5 + [0.1] * 8), ["velocity"])
+    assert gave_up.startswith(
+        "the policy gave its task up for a limit: its return fell from 1300 to 120 and stayed below"
+    )
     assert find_traps(log([0.37] * 13, [*earned[:12], 1200.0]), ["velocity"]) == []
     watch = Watch(["velocity"], total=40)
     assert len([trap for point in log([0.37] * 13) for trap in watch.see(point)]) == 1
