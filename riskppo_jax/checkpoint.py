@@ -78,10 +78,9 @@ def restore(path: str | Path, like: PyTree) -> PyTree:
     path = Path(path).absolute()
     meta = read_meta(path)
     saved, keys = meta["leaves"], meta["keys"]
-    expected = [_describe(name, leaf) for name, leaf in _named_leaves(like)]
-    misfit = _misfit(saved, expected)
-    if misfit:
-        raise UserError(f"{path} does not fit these settings: {misfit}; resume accepts those it was saved with")
+    other = _misfit(saved, _described(like))
+    if other:
+        raise UserError(f"{path} does not fit these settings: {other}; resume accepts those it was saved with")
     arrays = _read_arrays(path / "arrays")
     leaves = []
     for i, leaf in enumerate(jax.tree.leaves(like)):
@@ -92,6 +91,11 @@ def restore(path: str | Path, like: PyTree) -> PyTree:
         array = jnp.array(arrays[name])  # a copy: the run may give its memory away
         leaves.append(jax.random.wrap_key_data(array, impl=keys[name]) if name in keys else array)
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def misfit(saved: PyTree, wanted: PyTree) -> str | None:
+    """The first difference in name, shape or type between what came out of a checkpoint and what is wanted."""
+    return _misfit(_described(saved), _described(wanted))
 
 
 def read_meta(path: str | Path) -> dict[str, Any]:
@@ -149,6 +153,10 @@ def prune(folder: str | Path, keep: int) -> None:
 def _named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
     return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf)
             for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]]  # fmt: skip
+
+
+def _described(tree: PyTree) -> list[dict[str, Any]]:
+    return [_describe(name, leaf) for name, leaf in _named_leaves(tree)]
 
 
 def _is_key(leaf: Any) -> bool:

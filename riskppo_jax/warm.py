@@ -11,11 +11,11 @@ import jax.numpy as jnp
 
 from riskppo_jax import deploy, lanes
 from riskppo_jax.build import Job
+from riskppo_jax.checkpoint import misfit
 from riskppo_jax.errors import UserError
 from riskppo_jax.lanes import Way
 from riskppo_jax.rundir import restore_run
 from riskppo_jax.train import RunState
-from riskppo_jax.types import PyTree
 
 _MEANING = ("activation", "lidar_powers", "normalize_observations", "keep_values")  # of what networks read and predict
 
@@ -41,9 +41,9 @@ def begin(job: Job, folder: Path) -> RunState:
         held = jax.tree.map(lambda x: jnp.broadcast_to(x, (own, *x.shape)), held)
     alone = job._replace(mesh=None)
     fresh = jax.jit(lanes.programs(alone, Way())[0])(*lanes.inputs(alone))
-    if (misfit := _misfit(fresh.learner.params, held.learner.params)) is not None:
+    if (other := misfit(held.learner.params, fresh.learner.params)) is not None:
         raise UserError(
-            f"start_from={folder}: its networks differ ({misfit}); accepts a run with as many observations and actions "
+            f"start_from={folder}: its networks differ ({other}); accepts a run with as many observations and actions "
             "and the same layout.hidden_sizes and layout.lidar_powers"
         )
     for name in _MEANING:
@@ -63,14 +63,3 @@ def take(fresh: RunState, held: RunState) -> RunState:
         scale=fresh.scale.replace(moments=held.scale.moments, targets=held.scale.targets),
     )
     return state if state.chosen is None else deploy.begin(state)
-
-
-def _misfit(wanted: PyTree, found: PyTree) -> str | None:
-    """The first weights that are not of the same shape, in words."""
-    shapes = [{jax.tree_util.keystr(path, simple=True, separator="."): x.shape
-               for path, x in jax.tree_util.tree_flatten_with_path(tree)[0]} for tree in (wanted, found)]  # fmt: skip
-    for name in sorted({*shapes[0], *shapes[1]}):
-        ours, theirs = (of.get(name) for of in shapes)
-        if ours != theirs:
-            return f"{name} has shape {theirs}, here {ours}"
-    return None
