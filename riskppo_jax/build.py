@@ -33,7 +33,7 @@ MODES = ("auto", "vmap", "map")  # how the lanes of a sweep are run
 _BELOW = {
     "lam_step": 0.0, "lam_delay": 0.0, "t_step": 0.0, "lam_gain": 0.0, "lam_damping": 0.0,
     "slack_clip": 0.0, "t_clip": 0.0, "gain_clip": 0.0, "gain_warmup": 1.0, "radius": 0.0, "lam_growth": 1.0,
-    "lam_patience": 1.0, "lam_max": 0.0, "lam_init": 0.0,
+    "lam_patience": 1.0, "lam_max": 0.0, "lam_init": 0.0, "ease": 0.0,
 }  # fmt: skip
 
 
@@ -233,6 +233,8 @@ def _dual(settings: Settings) -> tuple[sgda.Rule, sgda.DualHypers, dict[str, flo
         finite = math.isfinite(value) or (name in ("slack_clip", "gain_clip", "t_clip") and value == math.inf)
         if not (finite and (value > low if opens else value >= low)):
             raise UserError(f"dual.{name}={value}: accepts numbers {'above' if opens else 'from'} {low:g}")
+    if not 0 < given["ease_until"] <= 1:
+        raise UserError(f"dual.ease_until={given['ease_until']}: accepts a share of training, above 0 to 1")
     if not math.isfinite(given["t_init"]):
         raise UserError(f"dual.t_init={given['t_init']}: accepts a finite number")
     starts = {name: given.pop(name) for name in ("lam_max", "lam_init", "t_init")}

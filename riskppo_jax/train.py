@@ -156,8 +156,13 @@ def make_train(
     summed = tuple(constraint.name for constraint in problem.constraints) if whole else ()
     steps_per_iteration = layout.batch_size * scheme.rollouts
 
-    def dual_sets(hypers: Hypers) -> sgda.Sets:
-        return units.dual_sets(hypers.problem, env, hypers.lam_max, rule, scheme)
+    def present(hypers: Hypers, env_steps: ArrayLike) -> Problem:
+        progress = env_steps / hypers.total_steps
+        remaining = jnp.clip(1.0 - progress / hypers.dual.ease_until, 0.0, 1.0)
+        return units.ease(hypers.problem, env, hypers.dual.ease, remaining)
+
+    def dual_sets(hypers: Hypers, now: Problem) -> sgda.Sets:
+        return units.dual_sets(hypers.problem, env, hypers.lam_max, rule, scheme, now)
 
     def init(key: Key, hypers: Hypers) -> RunState:
         key, key_net, key_envs = jax.random.split(key, 3)
@@ -173,7 +178,7 @@ def make_train(
             averaged=learner.params.actor,
             moments=init_moments((env.observation_size,)),
             scale=init_reward_scale(layout.num_envs),
-            dual=units.start(hypers.problem, dual_sets(hypers), hypers.lam_init, hypers.t_init),
+            dual=units.start(hypers.problem, dual_sets(hypers, present(hypers, 0)), hypers.lam_init, hypers.t_init),
             envs=envs,
             episodes=init_episodes(layout.num_envs, summed),
             env_steps=jnp.zeros((), jnp.uint32),
@@ -190,24 +195,26 @@ def make_train(
         view = of_episodes(batch, sums, limit) if whole else of_steps(batch, state.episodes.length, hypers.ppo.gamma)
         return state.replace(envs=envs, episodes=episodes), _Seen(batch, sums, view)
 
-    def move_duals(state: RunState, view: View, key: Key, hypers: Hypers) -> sgda.DualState:
+    def move_duals(state: RunState, view: View, key: Key, hypers: Hypers, now: Problem) -> sgda.DualState:
         weights = view.weights if scheme.occupancy == "uniform" else view.discounted
 
         def oracle(lam, t):
-            return lagrangian.estimates(hypers.problem, t, view.reward, view.quantities, weights)
+            return lagrangian.estimates(now, t, view.reward, view.quantities, weights)
 
-        t_star = lagrangian.batch_t_star(hypers.problem, view.reward, view.quantities, weights)
-        moved = sgda.dual_step(rule, dual_sets(hypers), state.dual, oracle, hypers.dual, t_star, key)
+        t_star = lagrangian.batch_t_star(now, view.reward, view.quantities, weights)
+        moved = sgda.dual_step(rule, dual_sets(hypers, now), state.dual, oracle, hypers.dual, t_star, key)
         # a batch in which no episode ended says nothing about episodes
         return _where(jnp.sum(weights) > 0, moved, state.dual) if whole else moved
 
-    def improve(state: RunState, seen: _Seen, key: Key, lr: Array, hypers: Hypers) -> tuple[RunState, Metrics]:
+    def improve(
+        state: RunState, seen: _Seen, key: Key, lr: Array, hypers: Hypers, now: Problem
+    ) -> tuple[RunState, Metrics]:
         batch, ppo = seen.batch, hypers.ppo
         averse = _averse(state.env_steps / hypers.total_steps, ppo.averse_after)
         if whole:
-            priced = priced_episodes(hypers.problem, state.dual, batch, seen.sums, limit, averse)
+            priced = priced_episodes(now, state.dual, batch, seen.sums, limit, averse)
         else:
-            priced = priced_steps(hypers.problem, state.dual, batch, scheme.constant, averse)
+            priced = priced_steps(now, state.dual, batch, scheme.constant, averse)
         scale = update_reward_scale(state.scale, priced, batch.terminated | batch.truncated, ppo.gamma, batch.valid)
         factor = reward_factor(scale)
         # values that are to stay are measured in rewards, whose scale moves; otherwise in units of that scale
@@ -233,6 +240,7 @@ def make_train(
     def step(before: RunState, hypers: Hypers) -> tuple[RunState, Metrics]:
         key, key_roll, key_dual, key_sgd = jax.random.split(before.key, 4)
         lr = linear_decay(hypers.ppo.lr, before.env_steps / hypers.total_steps, hypers.ppo.lr_final)
+        now = present(hypers, before.env_steps)  # the problem, its limits perhaps still on their way down
 
         # line 5: trajectories with the current policy
         state, seen = collect(before, key_roll, hypers)
@@ -242,12 +250,12 @@ def make_train(
             state, judged = collect(state, key_fresh, hypers, scheme.dual_policy == "mean")
 
         # lines 6 and 7: prices and t, from that batch
-        moved = move_duals(state, judged.view, key_dual, hypers)
+        moved = move_duals(state, judged.view, key_dual, hypers, now)
         sound = _all_finite((moved.lam, moved.t))
         state = state.replace(dual=_where(sound, moved, before.dual))
 
         # line 4 of the next round: improve the policy on the same batch at the new prices
-        state, ppo_metrics = improve(state, seen, key_sgd, lr, hypers)
+        state, ppo_metrics = improve(state, seen, key_sgd, lr, hypers, now)
         skipped, diverged = ppo_metrics["ppo/skipped"], jnp.sum(~seen.batch.valid)
         if judged is not seen:
             diverged = diverged + jnp.sum(~judged.batch.valid)
@@ -256,7 +264,7 @@ def make_train(
             def again(state: RunState, key: Key):
                 key_roll, key_sgd = jax.random.split(key)
                 state, seen = collect(state, key_roll, hypers)
-                state, metrics = improve(state, seen, key_sgd, lr, hypers)
+                state, metrics = improve(state, seen, key_sgd, lr, hypers, now)
                 return state, (metrics["ppo/skipped"], jnp.sum(~seen.batch.valid))
 
             keys = jax.random.split(jax.random.fold_in(key_sgd, 1), scheme.policy_updates - 1)
@@ -280,7 +288,7 @@ def make_train(
             "train/diverged": diverged,
             "train/bad_streak": after.bad_streak,
             **episode_metrics(seen.sums, seen.batch),
-            **risk_metrics(hypers.problem, state.dual, judged.view),
+            **risk_metrics(hypers.problem, now, state.dual, judged.view),
             **ppo_metrics,
             "ppo/skipped": skipped,
         }

@@ -20,15 +20,32 @@ STEEPNESS = 1 / 0.3  # of the utility that step sizes were chosen for; steps are
 STEEPEST = 20.0  # ... up to this factor
 
 
-def dual_sets(problem: Problem, env: Env, lam_max: ArrayLike, rule: sgda.Rule, scheme: Scheme) -> sgda.Sets:
-    """Lambda and T of this problem on this environment, with the units of their steps."""
+def dual_sets(
+    problem: Problem, env: Env, lam_max: ArrayLike, rule: sgda.Rule, scheme: Scheme, eased: Problem | None = None
+) -> sgda.Sets:
+    """Lambda and T of this problem on this environment, with the units of their steps.
+
+    Where limits are `eased` T is as wide as they are; units are those of the problem itself.
+    """
     reach = getattr(env, "reward_range", REWARDS)
-    raw = sgda.sets(problem, reach, env.constraint_range, lam_max, rule.box)
+    raw = sgda.sets(eased or problem, reach, env.constraint_range, lam_max, rule.box)
     if scheme.units == "raw":
         return raw
     sizes = _sizes(problem, env)
     prices = _price_units(problem, _worth(problem, env), sizes)
     return raw.replace(lam_max=raw.lam_max * prices, slack_unit=sizes, t_unit=(1.0, *sizes), lam_unit=prices)
+
+
+def ease(problem: Problem, env: Env, width: ArrayLike, remaining: ArrayLike) -> Problem:
+    """The problem with its limits on their way down: `c + |c| ((1 + width)^remaining - 1)`, `remaining` from 1 to 0.
+
+    A gait that is far beyond its limit earns less than rest once the price is what the limit needs in the end, and
+    a policy that sees that gives the gait up. A limit that is never far below what the policy does charges little, and
+    the gait goes along.
+    """
+    wider = _sizes(problem, env) * ((1.0 + width) ** remaining - 1.0)
+    constraints = [c.replace(threshold=c.threshold + more) for c, more in zip(problem.constraints, wider, strict=True)]
+    return problem.replace(constraints=tuple(constraints))
 
 
 def start(problem: Problem, sets: sgda.Sets, lam: ArrayLike, t: ArrayLike | Aux) -> sgda.DualState:

@@ -61,8 +61,11 @@ def priced_episodes(
     return limit * (worth(sums) - worth(before))
 
 
-def risk_metrics(problem: Problem, dual: DualState, view: View) -> Metrics:
-    """Per constraint: price, t, slack at t, the batch's own best t, risk and mean; NaN where nothing has weight."""
+def risk_metrics(problem: Problem, present: Problem, dual: DualState, view: View) -> Metrics:
+    """Per constraint: price, t, slack at t, the batch's own best t, risk and mean; NaN where nothing has weight.
+
+    `present` has the limits as they are now, if they are on their way down; slack is to the problem's own.
+    """
     metrics = {}
     known = jnp.where(jnp.sum(view.weights) > 0, 1.0, jnp.nan)
     found = lagrangian.estimates(problem, dual.t, view.reward, view.quantities, view.weights)
@@ -79,5 +82,6 @@ def risk_metrics(problem: Problem, dual: DualState, view: View) -> Metrics:
             f"{area}/risk": -known * utility.value(-v, view.weights),
             f"{area}/mean": known * estimate.weighted_mean(v, view.weights),
             f"{area}/threshold": jnp.asarray(constraint.threshold),
+            f"{area}/limit": jnp.asarray(present.constraints[i].threshold),
         }
     return metrics

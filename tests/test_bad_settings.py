@@ -99,6 +99,8 @@ CASES = [
     (["dual.lam_init=30"], ["dual.lam_init=30", "dual.lam_max"]),
     (["env=SafetyPointGoal1-v0", "dual.lam_init=0.2"], ["dual.lam_init=0.2", "at most 0.03 for cost", "dual.lam_max"]),
     (["dual.lam_growth=0.5"], ["dual.lam_growth=0.5", "from 1"]),
+    (["dual.ease=-1"], ["dual.ease=-1", "from 0"]),
+    (["dual.ease_until=0"], ["dual.ease_until=0", "above 0 to 1"]),
     (["dual.t_init=inf"], ["dual.t_init=inf", "finite"]),
     (["dual.smoothed=true", "dual.t=quantile"], ["dual.smoothed", "accepts"]),
     (["scheme.dual_rollout=stale"], ["scheme.dual_rollout=stale", "fresh"]),

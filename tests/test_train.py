@@ -1,5 +1,7 @@
 """The trainer as a pair of functions: however it is driven, the numbers are the same."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import probes
 import pytest
 import tabular_cli
 
-from riskppo_jax import sgda
+from riskppo_jax import sgda, units
 from riskppo_jax.build import describe
 from riskppo_jax.config import Layout, PPOHypers
 from riskppo_jax.episodes import init_episodes, running_sums
@@ -335,6 +337,41 @@ def test_price_steps_and_bounds_shrink_where_the_utility_is_steep(env):
     assert moves[0.03] == pytest.approx(0.1 * moves[0.3], rel=1e-2)
     assert moves[1.0] == pytest.approx(moves[0.3], rel=1e-2)  # never larger than what the steps were chosen for
     assert bounds == pytest.approx([20.0, 2.0, 20.0])
+
+
+@pytest.mark.parametrize("limit, size", [(0.4, 0.4), (-0.4, 0.4), (0.0, 3.0)])
+def test_eased_limits_come_down_by_equal_factors_of_their_width(env, limit, size):
+    env = SimpleNamespace(constraint_range={"v1": (-1.0, 2.0)}, constraint_names=("v1",))
+    widths = [
+        float(units.ease(chain(threshold=limit), env, 8.0, remaining).constraints[0].threshold) - limit
+        for remaining in (1.0, 0.5, 0.0)
+    ]
+    assert widths == pytest.approx([8 * size, 2 * size, 0.0], abs=1e-6)
+
+
+def test_a_price_looks_at_the_eased_limit_and_the_log_at_both(env):
+    """Risk within the eased limit costs nothing, whatever the limit itself says; T is as wide as the limit is."""
+    problem = Problem(constraints=(Constraint("v1", 0.05, oce.cvar(1.0)),))
+    trainer = make_train(env, LAYOUT, problem)
+    hypers = trainer.hypers.replace(lam_init=1.0, total_steps=12 * trainer.steps_per_iteration)
+    for ease in (0.0, 1000.0):
+        own = hypers.replace(dual=hypers.dual.replace(ease=ease, ease_until=0.5))
+        _, metrics = jax.jit(scan_steps(trainer, 12))(trainer.init(jax.random.key(0), own), own)
+        limit, risk, slack, lam = (np.asarray(metrics[f"constraint0/{x}"]) for x in ("limit", "risk", "slack", "lam"))
+        assert np.asarray(metrics["constraint0/threshold"]) == pytest.approx(0.05)
+        assert limit == pytest.approx(0.05 * (1.0 + ease) ** np.clip(1.0 - np.arange(12) / 6, 0.0, 1.0), rel=1e-4)
+        assert slack == pytest.approx(0.05 - risk, abs=1e-4)
+        rises = np.diff(lam) > 0
+        assert np.array_equal(rises, risk[1:] > limit[1:]) and rises.any()  # with the eased limit later
+        assert rises[0] == (ease == 0.0)
+
+
+def test_t_may_go_as_low_as_the_eased_limit(env):
+    trainer = make_train(env, LAYOUT, chain(threshold=0.05))
+    own = trainer.hypers.replace(t_init=-10.0)
+    for ease, lowest in ((0.0, -0.05), (3.0, -0.2)):
+        state = trainer.init(jax.random.key(0), own.replace(dual=own.dual.replace(ease=ease)))
+        assert float(state.dual.t[1]) == pytest.approx(lowest)
 
 
 @pytest.mark.parametrize("keep", [True, False])
