@@ -23,6 +23,10 @@ paper: $(STAMP)
 	$(BIN)/python experiments/noise.py
 	$(BIN)/python experiments/check.py --write
 
+# one part of it: `make paper-velocity`, `make paper-study`, ...; `make paper-check` says which claims hold
+paper-%: $(STAMP)
+	$(BIN)/python experiments/$(if $(wildcard experiments/$*.py),$*.py,run.py $*) $(ARGS)
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 
