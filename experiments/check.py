@@ -17,6 +17,7 @@ from riskppo_jax.traps import STILL
 
 PAPER_NAVIGATION = {"goal1": 13.56, "button1": 2.58, "push1": 2.42, "circle1": 39.19}  # reward at no cost
 T_95 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776}  # two-sided quantiles of Student's t, by degrees of freedom
+BENCHMARK = 0.025  # cost of a step that Safety-Gymnasium's own limit allows: 25 in an episode of 1000
 UNCONSTRAINED_RISK = 0.5  # share of unconstrained PPO's cost that a constrained policy may keep, random layouts
 
 Summary = dict[str, Any]
@@ -170,9 +171,9 @@ def navigation_random(results: dict[str, Summary]) -> Iterator[tuple[str, str, b
         task, _, algo = name.partition("-")
         if algo != "riskppo":
             continue
-        limits = [lane["constraints"][0] for lane in summary["lanes"]]
-        upper, measure = [c["risk_value_ci"][1] / c["threshold"] for c in limits], limits[0]["risk"]["name"]
-        yield name, f"upper bound of its {measure} <= 1.01 c, mean action", max(upper) <= 1.01, shares(upper)
+        upper = [lane["constraints"][0]["risk_value_ci"][1] / BENCHMARK for lane in summary["lanes"]]
+        measure = summary["lanes"][0]["constraints"][0]["risk"]["name"]
+        yield name, f"upper bound of its {measure} <= 1.01 x 25 in 1000, mean action", max(upper) <= 1.01, shares(upper)
         free = results.get(f"{task}-ppo")
         if free:
             cost = mean(lane["eval"]["cost_mean"] for lane in summary["lanes"])

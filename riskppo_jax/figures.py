@@ -56,9 +56,10 @@ def _lane_figures(lane: Lane) -> Iterator[tuple[str, "Figure"]]:
         yield (
             f"overview_{files[i]}",
             plotting.overview(
-                (steps, values), minus(t), minus(best), risk, lam, samples, c["threshold"], final, c["name"]
+                (steps, values), minus(t), minus(best), risk, lam, samples, c["threshold"], final, c["name"],
+                lane.eased_limit(i),
             ),
-        )
+        )  # fmt: skip
 
 
 def _comparisons(runs: Sequence[Run]) -> Iterator[tuple[str, "Figure"]]:

@@ -72,6 +72,7 @@ def overview(
     threshold: float,
     final: Mapping[str, Any],
     name: str = "v",
+    limit: Curve | None = None,
 ) -> "Figure":
     """The four panels that tell a constrained run.
 
@@ -83,12 +84,13 @@ def overview(
         evaluation; `best_t`, what the measure's best -t is called, "quantile" where it does not say; and `after`,
         the steps its policy was trained for where those are not all.
       name: of the quantity.
+      limit: on its way down to `threshold`, where it was eased.
     """
     with _figure(PAGE, 5.0) as figure:
         axes = figure.subplots(2, 2).ravel()
         _reward(axes[0], *reward, (final["reward"], final["reward_std"]), final.get("after"))
         best = final.get("best_t", "quantile")
-        _tracking(axes[1], minus_t, quantile, risk, threshold, name, best)
+        _tracking(axes[1], minus_t, quantile, risk, threshold, name, best, limit)
         _price(axes[2], *lam)
         _law(axes[3], samples, threshold, final["quantile"], final["minus_t"], final["risk"], name, best)
         return figure
@@ -249,17 +251,21 @@ def _reward(
 
 
 def _tracking(
-    axis, minus_t: Curve, quantile: Curve, risk: Curve, threshold: float, name: str, best: str = "quantile"
-) -> None:
+    axis, minus_t: Curve, quantile: Curve, risk: Curve, threshold: float, name: str, best: str = "quantile",
+    limit: Curve | None = None,
+) -> None:  # fmt: skip
     _line(axis, *quantile, "-", color=ORANGE, lw=1, label=f"{best} of the batch")
     _line(axis, *risk, "-.", color=GREEN, lw=1, label="risk of the batch")
     _line(axis, *minus_t, color=BLUE, label="$-t$")
     axis.axhline(threshold, color=_GREY, ls="--", label="limit $c$")
+    if limit is not None:
+        _line(axis, *limit, ":", color=_GREY, label="limit on its way")
     title = "$-t$ and the quantile it estimates" if best == "quantile" else "$-t$ and its best value"
     axis.set(xlabel="million environment steps", ylabel=name, title=title)
     if threshold > 0:
         late = [values[len(values) // 2 :].max(initial=0.0) for _, values in (quantile, risk)]
-        axis.set_ylim(0.0, max(2.5 * threshold, 1.2 * max(late)))  # the early, wild part may leave the frame
+        way = 0.0 if limit is None else 1.05 * limit[1].max(initial=0.0)
+        axis.set_ylim(0.0, max(2.5 * threshold, 1.2 * max(late), way))  # the early, wild part may leave the frame
     axis.legend()
 
 

@@ -37,6 +37,11 @@ class Lane:
         steps, values = zip(*pairs, strict=True) if pairs else ((), ())
         return np.array(steps, float), np.array(values, float)
 
+    def eased_limit(self, i: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """The way of a constraint's limit down to its own; None where it did not move."""
+        steps, values = self.curve(f"constraint{i}/limit")
+        return (steps, values) if len(values) and np.ptp(values) > 0 else None
+
     def reward_curve(self) -> tuple[np.ndarray, np.ndarray, str]:
         """Return of evaluation episodes during training; of training episodes where there were none."""
         steps, values = self.curve("eval/reward")

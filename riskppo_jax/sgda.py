@@ -75,8 +75,8 @@ class DualHypers:
     lam_growth: ArrayLike = 2.0  # Lambda grows by this factor when a price sits at its bound ...
     lam_patience: ArrayLike = 50  # ... for this many steps more than it lies below; a factor of 1 never grows
     radius: ArrayLike = 0.05  # of the ball that `smoothed` averages over
-    ease: ArrayLike = 0.0  # thresholds by which limits are wider at the start; they come down by equal factors ...
-    ease_until: ArrayLike = 0.7  # ... until this share of training, from where on they are their own
+    ease: ArrayLike = 0.0  # thresholds by which limits are wider at the start; they come down, slower and slower, ...
+    ease_until: ArrayLike = 0.9  # ... until this share of training, from where on they are their own
 
 
 @struct.dataclass

@@ -157,9 +157,8 @@ def make_train(
     steps_per_iteration = layout.batch_size * scheme.rollouts
 
     def present(hypers: Hypers, env_steps: ArrayLike) -> Problem:
-        progress = env_steps / hypers.total_steps
-        remaining = jnp.clip(1.0 - progress / hypers.dual.ease_until, 0.0, 1.0)
-        return units.ease(hypers.problem, env, hypers.dual.ease, remaining)
+        left = 1.0 - env_steps / hypers.total_steps / hypers.dual.ease_until
+        return units.ease(hypers.problem, env, hypers.dual.ease, jnp.clip(left, 0.0, 1.0))
 
     def dual_sets(hypers: Hypers, now: Problem) -> sgda.Sets:
         return units.dual_sets(hypers.problem, env, hypers.lam_max, rule, scheme, now)

@@ -18,6 +18,7 @@ from riskppo_jax.types import Array, ArrayLike
 REWARDS = (-100.0, 100.0)  # of a step, where an environment does not say
 STEEPNESS = 1 / 0.3  # of the utility that step sizes were chosen for; steps are smaller for steeper ones ...
 STEEPEST = 20.0  # ... up to this factor
+SLOWS = 1.5  # of limits on their way down
 
 
 def dual_sets(
@@ -36,14 +37,15 @@ def dual_sets(
     return raw.replace(lam_max=raw.lam_max * prices, slack_unit=sizes, t_unit=(1.0, *sizes), lam_unit=prices)
 
 
-def ease(problem: Problem, env: Env, width: ArrayLike, remaining: ArrayLike) -> Problem:
-    """The problem with its limits on their way down: `c + |c| ((1 + width)^remaining - 1)`, `remaining` from 1 to 0.
+def ease(problem: Problem, env: Env, width: ArrayLike, left: ArrayLike) -> Problem:
+    """The problem with its limits on their way down: `c + |c| ((1 + width)^(left^1.5) - 1)`, `left` from 1 to 0.
 
     A gait that is far beyond its limit earns less than rest once the price is what the limit needs in the end, and
     a policy that sees that gives the gait up. A limit that is never far below what the policy does charges little, and
-    the gait goes along.
+    the gait goes along. The power lets limits slow down towards the end, about as the learning rate does: a policy that
+    moves less cannot follow at the same pace, and the price would rise to drive it.
     """
-    wider = _sizes(problem, env) * ((1.0 + width) ** remaining - 1.0)
+    wider = _sizes(problem, env) * ((1.0 + width) ** (left**SLOWS) - 1.0)
     constraints = [c.replace(threshold=c.threshold + more) for c, more in zip(problem.constraints, wider, strict=True)]
     return problem.replace(constraints=tuple(constraints))
 

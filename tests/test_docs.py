@@ -23,7 +23,7 @@ from riskppo_jax.cli import VERBS, main
 from riskppo_jax.settings import read_settings
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "experiments/README.md")]
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "experiments/README.md", "experiments/trials.md")]
 PAGES += sorted(path for path in (ROOT / "docs").glob("*.md") if path.name != "benchmarks.md")
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 _FENCE = re.compile(r"^(<!-- slow -->\n+)?```(\w*)\n(.*?)^```", re.M | re.S)

@@ -49,6 +49,17 @@ def test_the_final_evaluation_is_marked_where_its_policy_was_taken_from(after, e
     assert mark.get_xdata() == pytest.approx([expected])
 
 
+def test_a_limit_that_comes_down_is_drawn_beside_its_own_and_stays_in_the_frame():
+    curve, final = (STEPS, RISING), {"reward": 1.0, "reward_std": 0.1, "quantile": 0.9, "minus_t": 0.9, "risk": 1.0}
+    way = (STEPS, 70.0 - RISING)
+    for limit in (None, way):
+        figure = plotting.overview(curve, curve, curve, curve, curve, RISING, 0.5, final, limit=limit)
+        drawn = [line for line in figure.axes[1].lines if line.get_label() == "limit on its way"]
+        assert len(drawn) == (limit is not None)
+    np.testing.assert_allclose(drawn[0].get_ydata(), way[1])
+    assert figure.axes[1].get_ylim()[1] > 70.0 - RISING.min()
+
+
 def test_column_figures_fit_a_column_with_legible_type():
     figure = plotting.price(STEPS, RISING)
     assert figure.get_size_inches()[0] == pytest.approx(plotting.COLUMN)

@@ -82,6 +82,15 @@ def test_paper_preset_does_not_inherit_our_tuning():
     assert settings.ppo.adam_eps == 1e-6 and settings.threshold == "paper" and settings.noise == 0.05
 
 
+def test_paper_preset_does_not_inherit_a_task_s_tuning_either():
+    ours = read_settings(["env=SafetySwimmerVelocity-v1"])
+    assert ours.dual.ease > 0 and ours.layout.noise_memory > 0 and ours.layout.keep_values
+    plain, settings = (
+        read_settings([f"env={env}", "algo=paper"]) for env in ("SafetyHopperVelocity-v1", "SafetySwimmerVelocity-v1")
+    )
+    assert (settings.ppo, settings.layout, settings.dual) == (plain.ppo, plain.layout, plain.dual)
+
+
 def test_any_registered_id_works():
     from riskppo_jax.envs import registry
 

@@ -152,6 +152,9 @@ def _constraints(lane: Lane) -> list[dict[str, Any]]:
 
 def _constraint(i: int, lane: Lane, c: Mapping[str, Any]) -> dict[str, Any]:
     curves = {name: lane.curve(f"constraint{i}/{name}") for name in ("t", "t_batch", "risk", "lam")}
+    eased = lane.eased_limit(i)
+    if eased:
+        curves["limit"] = eased
     drawn = {name: _thin(steps, value=values) for name, (steps, values) in curves.items()}
     return {
         "name": c["name"],

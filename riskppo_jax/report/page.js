@@ -25,9 +25,10 @@ function panels() {
     title: c.best_t === "quantile" ? "-t and the quantile it estimates" : "-t and its best value", xlabel: "environment steps", ylabel: c.name,
     lines: [{x: k.t_batch.steps, y: minus(k.t_batch.value), color: PALETTE[1], label: `${c.best_t} of the batch`, width: 1.5},
             {x: k.t.steps, y: minus(k.t.value), color: PALETTE[0], label: "-t", width: 2.5},
-            {x: k.risk.steps, y: k.risk.value, color: PALETTE[2], label: `${c.symbol} of the batch`, width: 1.5}],
+            {x: k.risk.steps, y: k.risk.value, color: PALETTE[2], label: `${c.symbol} of the batch`, width: 1.5},
+            ...(k.limit ? [{x: k.limit.steps, y: k.limit.value, color: "#6b7785", dash: "2 4", label: "limit on its way"}] : [])],
     across: [{at: c.threshold, color: "#6b7785", label: "limit c"}], zero: c.threshold > 0,
-    top: c.threshold > 0 ? Math.max(2.5 * c.threshold, 1.2 * late(k.risk.value), 1.2 * late(minus(k.t_batch.value))) : undefined,
+    top: c.threshold > 0 ? Math.max(2.5 * c.threshold, 1.2 * late(k.risk.value), 1.2 * late(minus(k.t_batch.value)), k.limit ? 1.05 * Math.max(...k.limit.value) : 0) : undefined,
   });
   chart($("panel-lam"), {
     title: "lambda, the price of the constraint", xlabel: "environment steps", ylabel: "lambda", zero: true,
