@@ -76,7 +76,7 @@ class DualHypers:
     lam_patience: ArrayLike = 50  # ... for this many steps more than it lies below; a factor of 1 never grows
     radius: ArrayLike = 0.05  # of the ball that `smoothed` averages over
     ease: ArrayLike = 0.0  # thresholds by which limits are wider at the start; they come down, slower and slower, ...
-    ease_until: ArrayLike = 0.9  # ... until this share of training, from where on they are their own
+    ease_until: ArrayLike = 0.8  # ... until this share of training, from where on they are their own
 
 
 @struct.dataclass
