@@ -163,8 +163,8 @@ def _forgot(points: Sequence[dict[str, Any]], constraints: int, total: int) -> s
         return None if len(little) < long else (
             f"the policy gave its task up for a limit: its return fell from {high:.4g} to "
             f"{little[0]['train/return']:.4g} and stayed below {LITTLE:.0%} of that for {len(little)} log points, "
-            f"{ended}; unless the limit leaves no more, a smaller dual.lam_step or dual.lam_max, or a longer "
-            "dual.lam_delay, avoid this"
+            f"{ended}; unless the limit leaves no more, a limit that comes down (dual.ease), a smaller dual.lam_step "
+            "or dual.lam_max, or a longer dual.lam_delay avoid this"
         )  # fmt: skip
     return (
         f"the policy forgot what it could do: its return fell from {high:.4g} to {low[0]['train/return']:.4g} and "
