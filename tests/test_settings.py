@@ -84,7 +84,7 @@ def test_paper_preset_does_not_inherit_our_tuning():
 
 def test_paper_preset_does_not_inherit_a_task_s_tuning_either():
     ours = read_settings(["env=SafetySwimmerVelocity-v1"])
-    assert ours.dual.ease > 0 and ours.layout.noise_memory > 0 and ours.layout.keep_values
+    assert ours.dual.lam_delay > 0 and ours.layout.keep_values and ours.ppo.gamma > 0.99
     plain, settings = (
         read_settings([f"env={env}", "algo=paper"]) for env in ("SafetyHopperVelocity-v1", "SafetySwimmerVelocity-v1")
     )
