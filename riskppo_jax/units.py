@@ -26,7 +26,7 @@ def dual_sets(
 ) -> sgda.Sets:
     """Lambda and T of this problem on this environment, with the units of their steps.
 
-    Where limits are `eased` T is as wide as they are; units are those of the problem itself.
+    Where limits are `eased` T is as wide as they are, and t steps in units of them; other units are the problem's own.
     """
     reach = getattr(env, "reward_range", REWARDS)
     raw = sgda.sets(eased or problem, reach, env.constraint_range, lam_max, rule.box)
@@ -34,7 +34,9 @@ def dual_sets(
         return raw
     sizes = _sizes(problem, env)
     prices = _price_units(problem, _worth(problem, env), sizes)
-    return raw.replace(lam_max=raw.lam_max * prices, slack_unit=sizes, t_unit=(1.0, *sizes), lam_unit=prices)
+    # t has further to go under a wider limit; where it lags behind its best value every slack looks worse than it is
+    reaches = jnp.maximum(sizes, _sizes(eased, env)) if eased else sizes
+    return raw.replace(lam_max=raw.lam_max * prices, slack_unit=sizes, t_unit=(1.0, *reaches), lam_unit=prices)
 
 
 def ease(problem: Problem, env: Env, width: ArrayLike, left: ArrayLike) -> Problem:

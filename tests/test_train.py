@@ -367,12 +367,17 @@ def test_a_price_looks_at_the_eased_limit_and_the_log_at_both(env):
         assert rises[0] == (ease == 0.0)
 
 
-def test_t_may_go_as_low_as_the_eased_limit(env):
+def test_t_may_go_as_low_as_the_eased_limit_and_at_its_pace(env):
     trainer = make_train(env, LAYOUT, chain(threshold=0.05))
     own = trainer.hypers.replace(t_init=-10.0)
     for ease, lowest in ((0.0, -0.05), (3.0, -0.2)):
-        state = trainer.init(jax.random.key(0), own.replace(dual=own.dual.replace(ease=ease)))
+        hypers = own.replace(dual=own.dual.replace(ease=ease))
+        state = trainer.init(jax.random.key(0), hypers)
         assert float(state.dual.t[1]) == pytest.approx(lowest)
+        sets = units.dual_sets(
+            hypers.problem, env, 20.0, sgda.Rule(), Scheme(), units.ease(hypers.problem, env, ease, 1.0)
+        )
+        assert float(sets.t_unit[1]) == pytest.approx(-lowest) and float(sets.slack_unit[0]) == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize("keep", [True, False])
