@@ -94,6 +94,7 @@ class PPOHypers:
     adam_eps: ArrayLike = 1e-5  # of the optimiser
     tail: ArrayLike = 0.05  # share of training, at its end, whose weights are averaged for use; 0 is the last iterate
     averse_after: ArrayLike = 0.0  # share of training before an averse objective is whole; until half of it the mean
+    memory_until: ArrayLike = 1.0  # share of training after which layout.noise_memory is gone
     obs_clip: ArrayLike = 10.0  # in standard deviations
 
 
@@ -114,6 +115,7 @@ def check_ppo_hypers(hypers: PPOHypers) -> None:
         "adam_eps": (0.0, math.inf),
         "tail": (0.0, 1.0),
         "averse_after": (0.0, 1.0),
+        "memory_until": (0.0, 1.0),
         "obs_clip": (0.0, math.inf),
     }
     positive = ("clip", "value_clip", "value_huber", "max_grad_norm", "target_kl", "adam_eps", "obs_clip")

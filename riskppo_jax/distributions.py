@@ -4,7 +4,7 @@ import distrax
 import jax
 import jax.numpy as jnp
 
-from riskppo_jax.types import Array, Key
+from riskppo_jax.types import Array, ArrayLike, Key
 
 Distribution = distrax.Distribution
 
@@ -29,7 +29,7 @@ def with_noise(law: Distribution, noise: Array) -> Array:
     return law.mode() + law.distribution.stddev() * noise
 
 
-def remembering(key: Key, memory: float, shape: tuple[int, ...]) -> Array:
+def remembering(key: Key, memory: ArrayLike, shape: tuple[int, ...]) -> Array:
     """Standard normal noise `[T, ...]` that correlates by `memory` from one step to the next.
 
     `e' = memory e + sqrt(1 - memory^2) xi`: every step has the law it would have alone, so a policy's probabilities and

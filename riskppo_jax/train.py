@@ -186,9 +186,10 @@ def make_train(
         return jax.tree.map(_strong, state)
 
     def collect(state: RunState, key: Key, hypers: Hypers, deterministic: bool = False) -> tuple[RunState, _Seen]:
+        memory = jnp.where(state.env_steps < hypers.ppo.memory_until * hypers.total_steps, 1.0, 0.0)
         envs, batch = rollout(
             key, env, networks, state.learner.params, state.moments, state.envs, layout, hypers.ppo.obs_clip,
-            deterministic,
+            deterministic, memory,
         )  # fmt: skip
         episodes, sums = running_sums(state.episodes, batch)
         view = of_episodes(batch, sums, limit) if whole else of_steps(batch, state.episodes.length, hypers.ppo.gamma)

@@ -156,6 +156,23 @@ def test_an_averse_objective_begins_as_the_mean_and_ends_as_itself(env):
     assert differ(actor(averse, early, averse_after=0.0), actor(mean, early))
 
 
+def test_noise_remembers_until_a_share_of_training():
+    layout = Layout(num_envs=2, horizon=4, num_minibatches=2, num_epochs=2, hidden_sizes=(4,), noise_memory=0.9)
+    trainer = make_train(probes.action_by_observation(), layout, Problem(constraints=()))
+    hypers = trainer.hypers.replace(total_steps=float(8 * trainer.steps_per_iteration))
+    start, step = jax.jit(trainer.init)(jax.random.key(0), hypers), jax.jit(trainer.step)
+
+    def after(iterations, until):
+        state = start.replace(env_steps=jnp.asarray(iterations * trainer.steps_per_iteration, jnp.uint32))
+        moved, _ = step(state, hypers.replace(ppo=hypers.ppo.replace(memory_until=until)))
+        return moved.learner.params
+
+    assert_same(after(3, 0.5), after(3, 1.0))
+    assert_same(after(4, 0.5), after(4, 0.0))
+    with pytest.raises(AssertionError):
+        assert_same(after(4, 0.5), after(4, 1.0))
+
+
 def test_several_constraints_and_a_risk_averse_objective(env):
     problem = Problem(
         oce.entropic(0.5),

@@ -290,5 +290,11 @@ def test_a_rollout_samples_with_noise_that_remembers():
     assert noise.std() == pytest.approx(1.0, abs=0.05)
     assert np.corrcoef(noise[1:].ravel(), noise[:-1].ravel())[0, 1] == pytest.approx(0.9, abs=0.02)
     np.testing.assert_allclose(seen.log_prob, law.log_prob(seen.action), rtol=1e-4)
+    args = (env, networks, learner.params, init_moments((1,)), envs, layout)
+    _, without = ppo.rollout(jax.random.key(1), *args, memory=0.0)
+    law = networks.policy(learner.params, without.obs)
+    noise = np.asarray((without.action - law.mode()) / law.distribution.stddev())[..., 0]
+    assert noise.std() == pytest.approx(1.0, abs=0.05)
+    assert np.corrcoef(noise[1:].ravel(), noise[:-1].ravel())[0, 1] == pytest.approx(0.0, abs=0.04)
     with pytest.raises(UserError, match="actions here are counted"):
         make_train(probes.observation(num_actions=2), layout, Problem(constraints=()))

@@ -47,6 +47,7 @@ def rollout(
     layout: Layout,
     obs_clip: ArrayLike = 10.0,
     deterministic: bool = False,
+    memory: ArrayLike = 1.0,
 ) -> tuple[State, Transition]:
     """Lets `layout.num_envs` worlds run `layout.horizon` steps from where they are.
 
@@ -60,6 +61,7 @@ def rollout(
       layout: shapes.
       obs_clip: limit of a normalised observation.
       deterministic: take the policy's mode instead of a sample.
+      memory: the share of `layout.noise_memory` that is left.
 
     Returns:
       The worlds afterwards, and the transitions.
@@ -85,7 +87,8 @@ def rollout(
         return after, (envs.obs, action, next_value, *seen, valid)
 
     if layout.noise_memory:
-        sources = remembering(key, layout.noise_memory, (layout.horizon, layout.num_envs, env.action_size))
+        shape = (layout.horizon, layout.num_envs, env.action_size)
+        sources = remembering(key, memory * layout.noise_memory, shape)
     else:
         sources = jax.random.split(key, layout.horizon)
     envs, kept = jax.lax.scan(step, envs, sources)
