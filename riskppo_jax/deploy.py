@@ -2,9 +2,10 @@
 
 Training charges the actions that are sampled; what is deployed takes their mean, and any single update may have just
 spoiled it. `deploy=best` keeps the policy that violates least at an evaluation point, and of those that keep their
-limits the one with the highest return. One that keeps a limit in a few episodes and looks best may have been lucky, the
-more so the more points there are: it is taken if further episodes say so, too (`eval.confirm_episodes`), and the next
-one is held against these. All of them are other episodes than the final evaluation reports.
+limits the one with the highest return, or value of an objective that is not the mean. One that keeps a limit in a few
+episodes and looks best may have been lucky, the more so the more points there are: it is taken if further episodes say
+so, too (`eval.confirm_episodes`), and the next one is held against these. All of them are other episodes than the final
+evaluation reports.
 """
 
 import math
@@ -81,7 +82,8 @@ def _shares(point: Point, problem: Problem) -> list[float]:
 
 def _judge(state: RunState, points: Sequence[Point], problems: Sequence[Problem]) -> tuple[Array, Array]:
     lead = state.env_steps.shape
-    reward = jnp.asarray([_known(point["eval/reward"], -math.inf) for point in points])
+    gains = [point.get("eval/objective", point["eval/reward"]) for point in points]
+    reward = jnp.asarray([_known(gain, -math.inf) for gain in gains])
     excess = jnp.asarray([excess_of(*each) for each in zip(points, problems, strict=True)])
     return reward.reshape(lead), excess.reshape(lead)
 

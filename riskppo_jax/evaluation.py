@@ -1,6 +1,5 @@
 """What a policy does: whole episodes from fixed keys, and the risk of every step in them."""
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,7 +11,8 @@ from riskppo_jax.envs.base import Env
 from riskppo_jax.envs.wrappers import with_noise
 from riskppo_jax.nets import Networks, Params
 from riskppo_jax.normalize import Moments, normalize
-from riskppo_jax.risk.lagrangian import Constraint
+from riskppo_jax.risk.lagrangian import Constraint, Problem
+from riskppo_jax.risk.utility import Utility
 from riskppo_jax.types import Array, ArrayLike, Key
 
 EVALUATION_SEED = 20_251_204  # of the worlds; the same for every lane, so that policies meet the same starts
@@ -28,10 +28,15 @@ class Evaluation(NamedTuple):
     terminated: np.ndarray  # whether the task ended it, rather than the clock
     quantities: dict[str, np.ndarray]
     visited: np.ndarray
+    step_reward: np.ndarray  # of every step, as the quantities
 
     def samples(self, name: str) -> np.ndarray:
         """The quantity of every visited step, episode after episode."""
         return self.quantities[name].T[self.visited.T]
+
+    def rewards(self) -> np.ndarray:
+        """The reward of every visited step, likewise."""
+        return self.step_reward.T[self.visited.T]
 
     def summary(self) -> dict[str, float | int]:
         """The `eval` entry of `summary.json`."""
@@ -73,20 +78,23 @@ def evaluate(
     """
     key = jax.random.key(EVALUATION_SEED) if key is None else key
     limit = limit or getattr(env, "limit", None) or 1000
-    totals, (quantities, visited) = _episodes(
+    found = _episodes(
         key, params, moments, noise, obs_clip,
         env=env, networks=networks, episodes=episodes, deterministic=deterministic, limit=limit,
     )  # fmt: skip
-    reward, cost, length, terminated = (np.asarray(x) for x in totals)
-    return Evaluation(
-        reward, cost, length, terminated, {k: np.asarray(v) for k, v in quantities.items()}, np.asarray(visited)
-    )
+    (reward, cost, length, terminated), steps = jax.tree.map(np.asarray, found)
+    return Evaluation(reward, cost, length, terminated, *steps)
 
 
 def as_episodes(found: Evaluation, limit: int) -> Evaluation:
     """The same with one number for each episode, its sum over the time limit: what `scheme.risk_of=episode` judges."""
-    sums = {name: np.where(found.visited, v, 0.0).sum(0)[None] / limit for name, v in found.quantities.items()}
-    return found._replace(quantities=sums, visited=np.ones((1, len(found.reward)), bool))
+
+    def whole(x: np.ndarray) -> np.ndarray:
+        return np.where(found.visited, x, 0.0).sum(0)[None] / limit
+
+    sums = {name: whole(v) for name, v in found.quantities.items()}
+    visited = np.ones((1, len(found.reward)), bool)
+    return found._replace(quantities=sums, visited=visited, step_reward=whole(found.step_reward))
 
 
 def risk_report(
@@ -109,12 +117,28 @@ def risk_report(
     }
 
 
-def metrics(found: Evaluation, constraints: Sequence[Constraint]) -> dict[str, float]:
-    """An evaluation as entries of a log point; `i` counts the constraints."""
+def objective_report(
+    objective: Utility, found: Evaluation, resamples: int = 200, key: Key | None = None
+) -> dict[str, Any]:
+    """The objective's own measure of the reward of a step: its value with a 95% interval, as for risks, and `t*`."""
+    key = jax.random.key(EVALUATION_SEED + 1) if key is None else key
+    worth, visited = jnp.asarray(found.step_reward), jnp.asarray(found.visited, jnp.float32)
+    loss, t_star, spread = _risks(objective, -worth, visited, key, resamples)
+    return {
+        "value": 0.0 - float(loss),
+        "value_ci": [0.0 - float(x) for x in np.nanquantile(np.asarray(spread), [0.975, 0.025])],
+        "best_t": np.asarray(t_star, np.float64).tolist(),
+    }
+
+
+def metrics(found: Evaluation, problem: Problem) -> dict[str, float]:
+    """An evaluation as entries of a log point; `i` counts the constraints. Of the mean, the return says enough."""
     point = {f"eval/{name}": float(getattr(found, name).mean()) for name in ("reward", "cost", "length")}
-    for i, constraint in enumerate(constraints):
-        v, weights = jnp.asarray(-found.quantities[constraint.name]), jnp.asarray(found.visited, jnp.float32)
-        value, t_star = _risk(constraint.utility, v, weights)
+    weights = jnp.asarray(found.visited, jnp.float32)
+    if problem.averse:
+        point["eval/objective"] = float(_risk(problem.objective, jnp.asarray(found.step_reward), weights)[0])
+    for i, constraint in enumerate(problem.constraints):
+        value, t_star = _risk(constraint.utility, jnp.asarray(-found.quantities[constraint.name]), weights)
         point[f"eval/risk{i}"] = 0.0 - float(value)  # a risk of nothing is 0, not -0
         point[f"eval/quantile{i}"] = (-np.asarray(t_star, np.float64)).tolist()
     return point
@@ -147,7 +171,7 @@ def _episodes(key, params, moments, noise, obs_clip, *, env, networks, episodes,
         after = alive & ~(worlds.terminated | worlds.truncated)
         # a step in which the simulation was lost shows no quantity
         sound = worlds.info["diverged"] == lost if "diverged" in worlds.info else True
-        return (worlds, totals, after), (worlds.constraints, alive & sound)
+        return (worlds, totals, after), (worlds.constraints, alive & sound, worlds.reward)
 
     zeros, false = jnp.zeros(episodes), jnp.zeros(episodes, bool)
     start = (worlds, (zeros, zeros, zeros, false), ~false)

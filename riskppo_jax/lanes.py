@@ -137,19 +137,14 @@ def run_episodes(
     limit = getattr(job.env, "limit", None) or 1000
     mesh = job.mesh if jax.process_count() == 1 else None  # evaluation is the business of process 0
     ghosts = -len(job.lanes) % mesh.size if mesh else 0
-    totals, (quantities, visited) = _episodes(
+    found = _episodes(
         *with_ghosts((*policies, noise, clip), ghosts), seed,
         env=job.env, networks=job.trainer.networks, episodes=episodes, deterministic=deterministic, limit=limit,
         way=way, mesh=mesh,
     )  # fmt: skip
-    reward, cost, length, terminated = (np.asarray(x) for x in totals)
-    quantities, visited = {name: np.asarray(x) for name, x in quantities.items()}, np.asarray(visited)
-    return [
-        Evaluation(
-            reward[i], cost[i], length[i], terminated[i], {name: x[i] for name, x in quantities.items()}, visited[i]
-        )
-        for i in range(len(job.lanes))
-    ]
+    (reward, cost, length, terminated), steps = jax.tree.map(np.asarray, found)
+    every = Evaluation(reward, cost, length, terminated, *steps)
+    return [lane_of(every, i) for i in range(len(job.lanes))]
 
 
 @partial(jax.jit, static_argnames=("env", "networks", "episodes", "deterministic", "limit", "way", "mesh"))

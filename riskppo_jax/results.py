@@ -11,7 +11,15 @@ import numpy as np
 
 from riskppo_jax import deploy, lanes
 from riskppo_jax.build import Job, describe
-from riskppo_jax.evaluation import EVALUATION_SEED, Evaluation, as_episodes, evaluate, metrics, risk_report
+from riskppo_jax.evaluation import (
+    EVALUATION_SEED,
+    Evaluation,
+    as_episodes,
+    evaluate,
+    metrics,
+    objective_report,
+    risk_report,
+)
 from riskppo_jax.grid import describe as describe_point
 from riskppo_jax.lanes import Way, lane_of
 from riskppo_jax.runs import best_t
@@ -120,7 +128,7 @@ def _confirm(job: Job, state: RunState, leads: np.ndarray, episodes: int, way: W
 
 def _points(job: Job, policy: Policy, episodes: int, way: Way, seed: int) -> list[dict[str, float]]:
     found = _all_episodes(job, policy, True, episodes, way, seed)
-    return [metrics(each, own.hypers.problem.constraints) for own, each in zip(job.lanes or (job,), found, strict=True)]
+    return [metrics(each, own.hypers.problem) for own, each in zip(job.lanes or (job,), found, strict=True)]
 
 
 def _all_episodes(
@@ -162,14 +170,32 @@ def describe_lane(job: Job, state: RunState, mean: Evaluation, sampled: Evaluati
             constraints[-1]["whole"] = risk_report(constraint, as_episodes(mean, job.env.limit), resamples)
         if state.chosen is not None:  # t and lam are of the last policy
             constraints[-1]["deployed_after"] = int(state.chosen.env_steps)
+    own = {"objective": _objective(job, state, mean, sampled)} if job.hypers.problem.averse else {}
+    return (
+        own
+        | {
+            "seed": job.settings.seed,
+            "hypers": describe(job.hypers) | {"noise": job.settings.noise},
+            "constraints": constraints,
+            "eval": mean.summary(),
+            "eval_sampled": sampled.summary(),
+            "diverged": bool(state.bad_streak >= BAD_ITERATIONS),
+        }
+        | ({} if state.chosen is None else {"chosen": {"env_steps": int(state.chosen.env_steps)}})
+    )
+
+
+def _objective(job: Job, state: RunState, mean: Evaluation, sampled: Evaluation) -> dict[str, Any]:
+    """What came of an objective that is not the mean; of whole episodes where training looks at these."""
+    objective, resamples = job.hypers.problem.objective, job.settings.eval.bootstrap
+    if job.settings.scheme.risk_of == "episode":
+        mean, sampled = as_episodes(mean, job.env.limit), as_episodes(sampled, job.env.limit)
     return {
-        "seed": job.settings.seed,
-        "hypers": describe(job.hypers) | {"noise": job.settings.noise},
-        "constraints": constraints,
-        "eval": mean.summary(),
-        "eval_sampled": sampled.summary(),
-        "diverged": bool(state.bad_streak >= BAD_ITERATIONS),
-    } | ({} if state.chosen is None else {"chosen": {"env_steps": int(state.chosen.env_steps)}})
+        "risk": objective.config(),
+        "t": np.asarray(state.dual.t[0], np.float64).tolist(),
+        **objective_report(objective, mean, resamples),
+        "sampled": objective_report(objective, sampled, resamples),
+    }
 
 
 def versions() -> dict[str, str]:
@@ -184,10 +210,15 @@ def versions() -> dict[str, str]:
 
 
 def _samples(job: Job, mean: Evaluation, sampled: Evaluation) -> dict[str, np.ndarray]:
-    """Per constraint the quantity of every visited step; `episode` says which episode a step belongs to."""
+    """Per constraint the quantity of every visited step; `episode` says which episode a step belongs to.
+
+    Where the objective is not the mean the reward of every step as well.
+    """
     arrays: dict[str, np.ndarray] = {}
     for suffix, found in (("", mean), ("_sampled", sampled)):
         arrays |= {f"{name}{suffix}": found.samples(name) for name in job.env.constraint_names}
+        if job.hypers.problem.averse:
+            arrays[f"reward{suffix}"] = found.rewards()
         arrays[f"episode{suffix}"] = np.repeat(np.arange(len(found.length)), found.visited.sum(0))
         for name in ("reward", "cost", "length"):
             arrays[f"episode_{name}{suffix}"] = getattr(found, name)
@@ -230,6 +261,13 @@ def _say_lane(lane: dict[str, Any]) -> None:
         f"evaluation over {found['episodes']} episodes: reward {found['reward_mean']:.1f} +- "
         f"{found['reward_std']:.1f}, cost {found['cost_mean']:.2f}, length {found['length_mean']:.0f}"
     )
+    if "objective" in lane:
+        own = lane["objective"]
+        low, high = own["value_ci"]
+        print(
+            f"objective: {own['risk']['name']} of the reward {own['value']:.4g} [{low:.4g}, {high:.4g}], "
+            f"t {_show(own['t'])}, its best {_show(own['best_t'])}"
+        )
     for c in lane["constraints"]:
         low, high = c["risk_value_ci"]
         verdict = "kept" if c["satisfied"] else "NOT kept"

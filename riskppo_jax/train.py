@@ -77,7 +77,7 @@ class Chosen:
     actor: PyTree
     moments: Moments
     env_steps: Array  # after which it was seen
-    reward: Array
+    reward: Array  # mean return, or the value of an objective that is not the mean
     excess: Array  # of the largest violation, 0 if there is none
 
 
@@ -202,7 +202,8 @@ def make_train(
             return lagrangian.estimates(now, t, view.reward, view.quantities, weights)
 
         t_star = lagrangian.batch_t_star(now, view.reward, view.quantities, weights)
-        moved = sgda.dual_step(rule, dual_sets(hypers, now), state.dual, oracle, hypers.dual, t_star, key)
+        sets = units.of_rewards(dual_sets(hypers, now), view.reward, weights)
+        moved = sgda.dual_step(rule, sets, state.dual, oracle, hypers.dual, t_star, key)
         # a batch in which no episode ended says nothing about episodes
         return _where(jnp.sum(weights) > 0, moved, state.dual) if whole else moved
 

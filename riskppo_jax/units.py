@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from riskppo_jax import sgda
 from riskppo_jax.envs.base import Env
 from riskppo_jax.errors import UserError
+from riskppo_jax.risk.estimate import weighted_mean
 from riskppo_jax.risk.lagrangian import Aux, Problem
 from riskppo_jax.scheme import Scheme
 from riskppo_jax.types import Array, ArrayLike
@@ -37,6 +38,17 @@ def dual_sets(
     # t has further to go under a wider limit; where it lags behind its best value every slack looks worse than it is
     reaches = jnp.maximum(sizes, _sizes(eased, env)) if eased else sizes
     return raw.replace(lam_max=raw.lam_max * prices, slack_unit=sizes, t_unit=(1.0, *reaches), lam_unit=prices)
+
+
+def of_rewards(sets: sgda.Sets, reward: Array, weights: Array) -> sgda.Sets:
+    """`sets` with the objective's t in units of this batch's rewards, their root mean square.
+
+    No limit says how large rewards are: a step of Humanoid earns 5, one of a navigation task 0.01. Raw sets stay raw.
+    """
+    if not isinstance(sets.t_unit, tuple):
+        return sets
+    size = jnp.sqrt(weighted_mean(jnp.square(reward), weights))
+    return sets.replace(t_unit=(size, *sets.t_unit[1:]))
 
 
 def ease(problem: Problem, env: Env, width: ArrayLike, left: ArrayLike) -> Problem:

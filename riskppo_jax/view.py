@@ -64,11 +64,18 @@ def priced_episodes(
 def risk_metrics(problem: Problem, present: Problem, dual: DualState, view: View) -> Metrics:
     """Per constraint: price, t, slack at t, the batch's own best t, risk and mean; NaN where nothing has weight.
 
+    Of an objective that is not the mean: t, the batch's own best t, and its value there.
     `present` has the limits as they are now, if they are on their way down; slack is to the problem's own.
     """
-    metrics = {}
+    metrics: Metrics = {}
     known = jnp.where(jnp.sum(view.weights) > 0, 1.0, jnp.nan)
     found = lagrangian.estimates(problem, dual.t, view.reward, view.quantities, view.weights)
+    if problem.averse:
+        metrics |= {
+            "objective/t": dual.t[0],
+            "objective/t_batch": known * problem.objective.t_star(view.reward, view.weights),
+            "objective/value": known * problem.objective.value(view.reward, view.weights),
+        }
     for i, constraint in enumerate(problem.constraints):
         v, utility = view.quantities[constraint.name], constraint.utility
         area = f"constraint{i}"

@@ -62,6 +62,17 @@ def test_lanes_choose_for_themselves():
         assert (np.asarray(leaf[0]) == 3).all() and (np.asarray(leaf[1]) == 4).all()
 
 
+def test_what_is_maximised_decides():
+    """Under an averse objective the return does not."""
+    job = build(read_settings([*TINY, "objective=cvar"]))
+    state = deploy.begin(job.trainer.init(jax.random.key(0), job.hypers))
+    for mark, (reward, objective) in enumerate([(5.0, 1.0), (9.0, 0.5), (1.0, 2.0)]):
+        state = state.replace(env_steps=0 * state.env_steps + mark)
+        point = {"eval/reward": reward, "eval/objective": objective, "eval/risk0": 0.0}
+        state = deploy.choose(state, [point], [job.hypers.problem])
+        assert int(state.chosen.env_steps) == (0, 0, 2)[mark]
+
+
 def test_who_was_lucky_is_not_taken(monkeypatch):
     """What looks best has to be so in further episodes, and the next one is held against these."""
     job = build(read_settings([*TINY, "deploy=best"]))

@@ -8,12 +8,20 @@ import pytest
 import riskppo_jax as rp
 from riskppo_jax.config import Layout
 from riskppo_jax.envs.base import State
-from riskppo_jax.evaluation import EVALUATION_SEED, Evaluation, as_episodes, evaluate, risk_report
+from riskppo_jax.evaluation import (
+    EVALUATION_SEED,
+    Evaluation,
+    as_episodes,
+    evaluate,
+    metrics,
+    objective_report,
+    risk_report,
+)
 from riskppo_jax.export import policy_arrays
 from riskppo_jax.nets import make_networks
 from riskppo_jax.normalize import init_moments, normalize, update_moments
 from riskppo_jax.risk import oce
-from riskppo_jax.risk.lagrangian import Constraint
+from riskppo_jax.risk.lagrangian import Constraint, Problem
 
 
 class Countdown:
@@ -80,7 +88,7 @@ def episodes(values):
     v = np.asarray(values, np.float32).T
     length = np.full(v.shape[1], float(v.shape[0]))
     zeros = np.zeros(v.shape[1])
-    return Evaluation(zeros, zeros, length, zeros > 0, {"v": v}, np.ones(v.shape, bool))
+    return Evaluation(zeros, zeros, length, zeros > 0, {"v": v}, np.ones(v.shape, bool), -v)
 
 
 def test_risk_of_known_samples():
@@ -93,11 +101,24 @@ def test_risk_of_known_samples():
     assert low <= 95.5 <= high + 1e-4 and low < 90  # the tail sits in one episode, which a resample may miss
 
 
+def test_the_value_of_an_objective_is_a_risk_of_the_reward():
+    """Here the reward is minus the quantity: one is the other's mirror."""
+    found = episodes(np.arange(1.0, 101.0).reshape(10, 10))
+    risk = risk_report(Constraint("v", 95.0, oce.cvar(0.1)), found, 200)
+    worth = objective_report(oce.cvar(0.1), found, 200)
+    assert worth["value"] == -risk["risk_value"] and worth["best_t"] == -risk["quantile"]
+    assert worth["value_ci"] == [-x for x in reversed(risk["risk_value_ci"])]
+    averse, neutral = (metrics(found, Problem(u)) for u in (oce.cvar(0.1), oce.mean()))
+    assert averse["eval/objective"] == worth["value"] and "eval/objective" not in neutral
+    np.testing.assert_array_equal(found.rewards(), -found.samples("v"))
+
+
 def test_risk_of_whole_episodes_is_that_of_their_sums():
     """Two episodes of three steps at most; the second ends after one."""
     v, visited = np.array([[1.0, 4.0], [2.0, 9.0], [3.0, 9.0]]), np.array([[1, 1], [1, 0], [1, 0]], bool)
-    found = Evaluation(np.zeros(2), np.zeros(2), np.array([3, 1]), np.zeros(2, bool), {"v": v}, visited)
+    found = Evaluation(np.zeros(2), np.zeros(2), np.array([3, 1]), np.zeros(2, bool), {"v": v}, visited, 2 * v)
     whole = as_episodes(found, limit=3)
+    np.testing.assert_allclose(whole.step_reward, [[4.0, 8.0 / 3.0]])
     np.testing.assert_allclose(whole.quantities["v"], [[2.0, 4.0 / 3.0]])
     report = risk_report(Constraint("v", 1.9, oce.cvar(0.5)), whole, resamples=10)
     assert report["risk_value"] == 2.0 and not report["satisfied"]

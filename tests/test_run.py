@@ -61,6 +61,26 @@ def test_summary(folder):
         assert constraint["risk_value"] == pytest.approx(cvar, rel=1e-4)
 
 
+def test_what_came_of_an_averse_objective(tmp_path, capsys):
+    """Wherever a run tells of its constraints it tells of its objective, unless that is the mean."""
+    words = [*(word for word in TINY if not word.startswith("report")), "total_steps=400", "eval.points=2"]
+    for name, more in (("cvar", []), ("spectral", ["objective.kappas=[0.5,0.5]", "objective.betas=[0.3,1]"])):
+        path = tmp_path / name
+        assert main(["train", *words, f"objective={name}", *more, f"output={path}"]) == 0
+        assert f"objective: {name} of the reward" in capsys.readouterr().out
+        points = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+        assert {"objective/t", "objective/t_batch", "objective/value"} <= points[0].keys()
+        assert "eval/objective" in points[-1]
+        found = json.loads((path / "summary.json").read_text())["lanes"][0]["objective"]
+        assert found["value_ci"][0] <= found["value"] <= found["value_ci"][1]
+        assert "which was to be large" in (path / "report.html").read_text()
+    with np.load(tmp_path / "cvar" / "samples.npz") as samples:
+        assert len(samples["reward"]) == len(samples["v1"]) and len(samples["reward_sampled"])
+    assert main(["train", *TINY, "total_steps=64", f"output={tmp_path / 'mean'}"]) == 0
+    assert "objective:" not in capsys.readouterr().out
+    assert "objective/t" not in (tmp_path / "mean" / "metrics.jsonl").read_text()
+
+
 def test_config_is_resolved(folder):
     config = yaml.safe_load((folder / "config.yaml").read_text())
     assert config["env"] == {"id": ID} and config["layout"]["num_envs"] == 4 and config["dual"]["lam"]

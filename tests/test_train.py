@@ -1,5 +1,6 @@
 """The trainer as a pair of functions: however it is driven, the numbers are the same."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
@@ -156,8 +157,19 @@ def test_an_averse_objective_begins_as_the_mean_and_ends_as_itself(env):
     assert differ(actor(averse, early, averse_after=0.0), actor(mean, early))
 
 
+@pytest.mark.parametrize("scale", [0.01, 1.0, 30.0])
+def test_the_objectives_t_finds_its_quantile_whatever_rewards_are_worth(scale):
+    env = probes.Probe(first=jax.random.uniform, reward=lambda s, step, action: scale * (1.0 + s))
+    trainer = make_train(env, replace(LAYOUT, num_envs=32), Problem(oce.cvar(0.3)))
+    state, metrics = jax.jit(scan_steps(trainer, 200))(trainer.init(jax.random.key(0), trainer.hypers), trainer.hypers)
+    assert state.dual.t[0] == pytest.approx(1.3 * scale, rel=0.05)
+    np.testing.assert_allclose(metrics["objective/t"][100:].mean(), 1.3 * scale, rtol=0.02)
+    np.testing.assert_allclose(metrics["objective/t_batch"][100:].mean(), 1.3 * scale, rtol=0.02)
+    np.testing.assert_allclose(metrics["objective/value"][100:].mean(), 1.15 * scale, rtol=0.02)
+
+
 def test_noise_remembers_until_a_share_of_training():
-    layout = Layout(num_envs=2, horizon=4, num_minibatches=2, num_epochs=2, hidden_sizes=(4,), noise_memory=0.9)
+    layout = replace(LAYOUT, noise_memory=0.9)
     trainer = make_train(probes.action_by_observation(), layout, Problem(constraints=()))
     hypers = trainer.hypers.replace(total_steps=float(8 * trainer.steps_per_iteration))
     start, step = jax.jit(trainer.init)(jax.random.key(0), hypers), jax.jit(trainer.step)

@@ -11,7 +11,7 @@ import yaml
 
 from riskppo_jax.report.data import command, lane_label, over_limit, over_seeds, page_data, preset_differences
 from riskppo_jax.report.replay import read_replays
-from riskppo_jax.report.words import asked, symbol, verdict
+from riskppo_jax.report.words import asked, gained, symbol, verdict
 from riskppo_jax.runs import Lane, Run, best_t, by_name, groups
 from riskppo_jax.writers import plain
 
@@ -104,7 +104,7 @@ def _met(flat: list[tuple[Run, Lane]], several: bool) -> str:
         head = f"<h3>{escape(lane_label(run, lane, several))}</h3>" if len(flat) > 1 else ""
         parts.append(
             f'<div data-lane="{i}"{" hidden" if i else ""}>{head}{lost if lane.found.get("diverged") else ""}'
-            f'<div class="cards">{cards}</div>{_episodes(lane)}</div>'
+            f'<div class="cards">{cards}</div>{_gained(lane)}{_episodes(lane)}</div>'
         )
     return f'<section id="met"><h2>Was it met?</h2>{"".join(parts)}</section>'
 
@@ -131,6 +131,11 @@ def _card(c: dict[str, Any]) -> str:
         f'<div class="card {found.mark}"><h3>{escape(c["name"])}: {symbol(c["risk"])} &le; {c["threshold"]:g}</h3>'
         f'<div class="head">{escape(found.head)}</div><div class="numbers">{cells}</div><ul>{reasons}</ul></div>'
     )
+
+
+def _gained(lane: Lane) -> str:
+    objective = lane.found.get("objective")
+    return f"<p>{gained(objective)}</p>" if objective else ""
 
 
 def _episodes(lane: Lane) -> str:

@@ -105,6 +105,16 @@ def verdict(c: Mapping[str, Any]) -> Verdict:
     return Verdict(mark, head, [interval, *words])
 
 
+def gained(objective: Mapping[str, Any]) -> str:
+    """What came of an objective that is not the mean, as `summary.json` has it."""
+    low, high = objective["value_ci"]
+    told = f"{symbol(objective['risk'])}[r], which was to be large, is <b>{objective['value']:.4g}</b> a step"
+    interval = f"95% interval {low:.4g} to {high:.4g}"
+    if isinstance(objective["t"], list) or isinstance(objective["best_t"], list):
+        return f"{told} ({interval})."
+    return f"{told} ({interval}); its t is {objective['t']:.4g}, the best for these rewards {objective['best_t']:.4g}."
+
+
 def _follows(c: Mapping[str, Any], scale: float) -> str:
     if c["risk"]["name"] == "evar":
         (t, spread), (best, minus_spread) = c["t"], c["quantile"]

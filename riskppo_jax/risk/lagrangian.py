@@ -49,6 +49,11 @@ class Problem:
         return (self.objective, *(constraint.utility for constraint in self.constraints))
 
     @property
+    def averse(self) -> bool:
+        """Whether the objective is anything but the mean: then it has a `t` and a value of its own."""
+        return not isinstance(self.objective, Mean)
+
+    @property
     def thresholds(self) -> Array:
         """`c`, of shape `[m]`."""
         return jnp.asarray([constraint.threshold for constraint in self.constraints], jnp.result_type(float))
