@@ -249,6 +249,34 @@ def averse_objective(results: dict[str, Summary]) -> Iterator[tuple[str, str, bo
         yield name, "upper bound of CVaR <= 1.01 c, mean action", max(upper) <= 1.01, shares(upper)
         speed = [lane["constraints"][0]["mean"] / lane["constraints"][0]["threshold"] for lane in summary["lanes"]]
         yield name, "moves: mean above half of c in every lane", min(speed) > 0.5, shares(speed)
+        worst = worst_rewards(summary)
+        better = [averse > neutral for averse, neutral in zip(worst[0.3], worst[1.0], strict=True)]
+        words = "; ".join(shares(values) for values in worst.values())
+        yield name, "worst 30% of rewards higher than under the mean, each seed", all(better), words
+
+
+def worst_rewards(summary: Summary) -> dict[float, list[float]]:
+    """Mean of the worst 30% of step rewards, seed by seed, by the beta that was the objective's."""
+    by_beta: dict[float, list[float]] = {}
+    for lane in summary["lanes"]:
+        by_beta.setdefault(lane["point"]["objective.beta"], []).append(-lane["objective"]["losses"]["cvar_0.3"])
+    return by_beta
+
+
+def averse_table(results: dict[str, Summary]) -> Iterator[str]:
+    """Every lane, and what the objective says of it."""
+    yield from table(results)
+    yield ""
+    heads = ["run", "lane", "objective's value", "its t", "best t", "worst 30% of rewards", "worst 5%", "mean", "sd"]
+    yield "| " + " | ".join(heads) + " |"
+    yield "|---" * len(heads) + "|"
+    for name, summary in results.items():
+        for lane in summary["lanes"]:
+            point = ", ".join(f"{key.split('.')[-1]} {value}" for key, value in lane["point"].items())
+            own = lane["objective"]
+            row = [own["value"], own["t"], own["best_t"]]
+            row += [-own["losses"][f"cvar_{beta:g}"] for beta in (0.3, 0.05, 1.0)] + [own["losses"]["sd"]]
+            yield "| " + " | ".join([name, point, *(f"{x:.4f}" for x in row)]) + " |"
 
 
 def utilities(results: dict[str, Summary]) -> Iterator[tuple[str, str, bool, str]]:
@@ -334,6 +362,7 @@ TABLES = {
     "study": study_table,
     "velocity": velocity_table,
     "velocity_v1": velocity_table,
+    "averse_objective": averse_table,
     **dict.fromkeys(("frontier", "per_step_or_return", "utilities"), tails_table),
 }
 

@@ -191,6 +191,8 @@ def keep(run: Path, stem: Path, command: str) -> None:
             prices = [point.get("constraint0/lam_mean", point["constraint0/lam"]) for point in own]
             lane["lam_last_fifth"] = last_fifth(np.asarray(prices, float))
             lane["iterates"] = iterates([point for point in own if "eval/risk0" in point], lane["constraints"][0])
+        if "objective" in lane:  # the reward as what is to be large: its bad side is the loss's large one
+            lane["objective"]["losses"] = tail(-read.samples["reward"])
         del lane["hypers"]  # in the run's config.yaml, and the same for all lanes but for `point`
     write_json(stem.with_suffix(".json"), {"command": command, **summary})
     figures = sorted((run / "figures").rglob("*overview*.png"))
