@@ -21,6 +21,8 @@ from riskppo_jax.scheme import Scheme
 
 _SWEEP_OWN = ("mode", "batch", "grid")  # of `sweep`; everything else there is a setting to sweep
 OPEN = ("env", "risk", "objective")  # mappings whose keys depend on the choice; checked by who reads them
+# The preset in `conf/env` of a task that has none of its own name: the first that fits its id.
+FAMILIES = {"Safety*Push?-v0": "push", "Safety*-v0": "navigation", "*": "default"}
 
 
 def _schema(name: str, *classes: type, **more: tuple[type, Any]) -> type:
@@ -211,13 +213,13 @@ def _translate(word: str) -> list[str]:
     if key in ("risk", "objective", "algo", "experiment"):
         _known_choice(key, "risk" if key == "objective" else key, text)
     if key == "env":
-        if text not in ("default", "navigation") and (conf_dir() / "env" / f"{text}.yaml").is_file():
+        if text not in FAMILIES.values() and (conf_dir() / "env" / f"{text}.yaml").is_file():
             return [word]
         from riskppo_jax.envs.registry import list_envs, make_env
 
         if text not in list_envs():
             make_env(text)  # says what is accepted
-        family = "navigation" if fnmatchcase(text, "Safety*-v0") else "default"
+        family = next(family for ids, family in FAMILIES.items() if fnmatchcase(text, ids))
         return [f"env={family}", f"++env.id={text}"]
     if key == "objective":
         return [f"risk@objective={text}"]

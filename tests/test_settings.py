@@ -42,6 +42,18 @@ def test_navigation_tasks_share_a_preset():
     assert read_settings(["env=SafetyPointGoal1-v0", "algo=paper"]).dual.lam == "plain"
 
 
+def test_pushing_a_box_adds_to_that_preset():
+    push, goal = (read_settings([f"env={env}"]) for env in ("SafetyCarPush2-v0", "SafetyPointGoal1-v0"))
+    assert push.dual == goal.dual and push.layout.lidar_powers == goal.layout.lidar_powers
+    assert push.layout.noise_memory > 0 == goal.layout.noise_memory
+    ids = ("SafetyCarPush2-v0", "SafetyHopperVelocity-v1")
+    paper, plain = (read_settings([f"env={env}", "algo=paper"]) for env in ids)
+    assert (paper.ppo, paper.layout) == (plain.ppo, plain.layout)
+    for family in ("push", "navigation", "default"):  # presets, not tasks
+        with pytest.raises(UserError, match="env"):
+            read_settings([f"env={family}"])
+
+
 @pytest.mark.parametrize("name", sorted(path.stem for path in (conf_dir() / "risk").glob("*.yaml")))
 def test_every_risk_preset_is_a_utility_of_that_name(name):
     preset = yaml.safe_load((conf_dir() / "risk" / f"{name}.yaml").read_text())
