@@ -1,6 +1,6 @@
 """Re-reads the committed results and prints the claims with pass or miss; exit 0 only if all pass.
 
-python experiments/check.py            # --write also leaves tables of all lanes and the claims in results.md
+python experiments/check.py   # --write also leaves all lanes and claims in results.md, tables in README and docs
 """
 
 import argparse
@@ -11,11 +11,11 @@ from statistics import mean, median, stdev
 from typing import Any
 
 import numpy as np
+import tables
 from run import HERE, ceiling, weight
 
 from riskppo_jax.traps import STILL
 
-PAPER_NAVIGATION = {"goal1": 13.56, "button1": 2.58, "push1": 2.42, "circle1": 39.19}  # reward at no cost
 T_95 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776}  # two-sided quantiles of Student's t, by degrees of freedom
 BENCHMARK = 0.025  # cost of a step that Safety-Gymnasium's own limit allows: 25 in an episode of 1000
 UNCONSTRAINED_RISK = 0.5  # share of unconstrained PPO's cost that a constrained policy may keep, random layouts
@@ -26,34 +26,34 @@ Claim = tuple[str, bool, str]  # what is claimed, whether it holds, the numbers
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--write", action="store_true", help="leave tables and claims in results.md")
+    parser.add_argument("--write", action="store_true", help="leave tables and claims in results.md, README and docs")
     args = parser.parse_args()
-    claims, text = [], ["# Results", "", "Written by `python experiments/check.py --write` from the JSON files here."]
-    for part, judge in JUDGES.items():
-        results = {path.stem: json.loads(path.read_text()) for path in sorted((HERE / part).glob("*.json"))}
-        own = [(f"{part}/{name}", *claim) for name, *claim in judge(results)]
-        claims += own
-        if not results:
-            print(f"none  {part:<30} no results yet")
-            continue
-        text += [
-            "",
-            f"## {part}",
-            "",
-            *TABLES.get(part, table)(results),
-            "",
-            "| | of | claim | numbers |",
-            "|---|---|---|---|",
-        ]
-        text += [f"| {'pass' if holds else '**miss**'} | {name} | {what} | {numbers} |"
-                 for name, what, holds, numbers in own]  # fmt: skip
+    claims, text = judged()
     for name, what, holds, numbers in claims:
         print(f"{'pass' if holds else 'MISS'}  {name:<30} {what:<52} {numbers}")
     missed = sum(not holds for _, _, holds, _ in claims)
     print(f"check: claims={len(claims)} passed={len(claims) - missed} missed={missed}")
     if args.write:
-        (HERE / "results.md").write_text("\n".join(text) + "\n")
+        (HERE / "results.md").write_text(text)
+        tables.write()
     return 1 if missed or not claims else 0
+
+
+def judged() -> tuple[list[tuple[str, str, bool, str]], str]:
+    """All claims, each with the result it is about, and results.md as the files have it now."""
+    claims, text = [], ["# Results", "", "Written by `python experiments/check.py --write` from the JSON files here."]
+    for part, judge in JUDGES.items():
+        results = {path.stem: json.loads(path.read_text()) for path in sorted((HERE / part).glob("*.json"))}
+        if not results:
+            print(f"none  {part:<30} no results yet")
+            continue
+        own = [(f"{part}/{name}", *claim) for name, *claim in judge(results)]
+        claims += own
+        text += ["", f"## {part}", "", *TABLES.get(part, table)(results), ""]
+        text += ["| | of | claim | numbers |", "|---|---|---|---|"]
+        text += [f"| {'pass' if holds else '**miss**'} | {name} | {what} | {numbers} |"
+                 for name, what, holds, numbers in own]  # fmt: skip
+    return claims, "\n".join(text) + "\n"
 
 
 def table(results: dict[str, Summary]) -> Iterator[str]:
@@ -158,7 +158,7 @@ def navigation_fixed(results: dict[str, Summary]) -> Iterator[tuple[str, str, bo
         cost = [lane["eval"]["cost_mean"] for lane in summary["lanes"]]
         yield name, "no cost in 100 episodes", max(cost) == 0.0, shares(cost)
         reward = [lane["eval"]["reward_mean"] for lane in summary["lanes"]]
-        floor = PAPER_NAVIGATION[task]
+        floor = tables.PAPER[task]
         yield name, f"reward at least the paper's {floor}", min(reward) >= floor, shares(reward)
         for own in zip(*(lane["constraints"][1:] for lane in summary["lanes"]), strict=True):
             limit = f"{own[0]['risk']['name']} of {own[0]['name']} <= {own[0]['threshold']:g} (1%), mean action"

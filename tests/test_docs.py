@@ -55,6 +55,13 @@ def reader(tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def experiments(monkeypatch):
+    """What `python experiments/check.py --write` would write: a module of claims, and one of tables."""
+    monkeypatch.syspath_prepend(ROOT / "experiments")
+    return importlib.import_module("check"), importlib.import_module("tables")
+
+
 def run_blocks(page, folder, monkeypatch, slow):
     import riskppo_jax as rp
 
@@ -173,3 +180,15 @@ def test_the_documentation_builds(tmp_path):
     words = ["-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path / "site")]
     assert subprocess.run([sys.executable, *words], cwd=ROOT).returncode == 0
     assert (tmp_path / "site" / "api.html").stat().st_size > 100_000
+
+
+def test_tables_of_results_are_those_of_the_files(experiments):
+    """Whoever runs an experiment again has `python experiments/check.py --write` bring the pages up to date."""
+    check, tables = experiments
+    for page in tables.PAGES:
+        text = page.read_text()
+        assert text.count("<!-- table ") == len(tables.MARKED.findall(text)) > 0
+        assert tables.fill(text) == text, page.name
+    assert check.judged()[1] == (ROOT / "experiments" / "results.md").read_text()
+    stale = re.sub(r"\d+(\.\d+)?%", "100%", text)
+    assert tables.fill(stale) != stale
