@@ -21,6 +21,7 @@ paper: $(STAMP)
 	$(BIN)/python experiments/study.py
 	$(BIN)/python experiments/transfer.py
 	$(BIN)/python experiments/noise.py
+	$(BIN)/python experiments/reach.py
 	$(BIN)/python experiments/check.py --write
 
 # one part of it: `make paper-velocity`, `make paper-study`, ...; `make paper-check` says which claims hold
