@@ -133,7 +133,7 @@ PARTS: dict[str, Commands] = {
     },
     "averse_objective": {
         # the averse objective is whole after 60% of training; what is left has to do for the price
-        "hopper": [*HOPPER, "objective=cvar", FIRST, "sweep.objective.beta=[0.3,1.0]", "sweep.seed=2", "eval.points=0"],
+        "hopper": [*HOPPER, "objective=cvar", FIRST, "sweep.objective.beta=[0.3,1.0]", "sweep.seed=2", *BEST],
     },
     "mjx": {  # for transfer.py; without an accelerator MJX is slow, so short
         "hopper": [*HOPPER, "engine=mjx", FIRST, "total_steps=500000", "layout.num_envs=64", "layout.horizon=32",

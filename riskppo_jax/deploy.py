@@ -82,7 +82,7 @@ def _shares(point: Point, problem: Problem) -> list[float]:
 
 def _judge(state: RunState, points: Sequence[Point], problems: Sequence[Problem]) -> tuple[Array, Array]:
     lead = state.env_steps.shape
-    gains = [point.get("eval/objective", point["eval/reward"]) for point in points]
+    gains = [point.get("eval/objective_whole", point["eval/reward"]) for point in points]
     reward = jnp.asarray([_known(gain, -math.inf) for gain in gains])
     excess = jnp.asarray([excess_of(*each) for each in zip(points, problems, strict=True)])
     return reward.reshape(lead), excess.reshape(lead)

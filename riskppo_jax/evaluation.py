@@ -132,11 +132,17 @@ def objective_report(
 
 
 def metrics(found: Evaluation, problem: Problem) -> dict[str, float]:
-    """An evaluation as entries of a log point; `i` counts the constraints. Of the mean, the return says enough."""
+    """An evaluation as entries of a log point; `i` counts the constraints. Of the mean, the return says enough.
+
+    `eval/objective` is of the steps that were taken; in `eval/objective_whole` those that an early end left out count
+    as well, as rest without reward, which is what the policy is trained for.
+    """
     point = {f"eval/{name}": float(getattr(found, name).mean()) for name in ("reward", "cost", "length")}
     weights = jnp.asarray(found.visited, jnp.float32)
     if problem.averse:
-        point["eval/objective"] = float(_risk(problem.objective, jnp.asarray(found.step_reward), weights)[0])
+        earned = jnp.asarray(np.where(found.visited, found.step_reward, 0.0))
+        point["eval/objective"] = float(_risk(problem.objective, earned, weights)[0])
+        point["eval/objective_whole"] = float(_risk(problem.objective, earned, jnp.ones_like(weights))[0])
     for i, constraint in enumerate(problem.constraints):
         value, t_star = _risk(constraint.utility, jnp.asarray(-found.quantities[constraint.name]), weights)
         point[f"eval/risk{i}"] = 0.0 - float(value)  # a risk of nothing is 0, not -0

@@ -68,7 +68,7 @@ def test_what_is_maximised_decides():
     state = deploy.begin(job.trainer.init(jax.random.key(0), job.hypers))
     for mark, (reward, objective) in enumerate([(5.0, 1.0), (9.0, 0.5), (1.0, 2.0)]):
         state = state.replace(env_steps=0 * state.env_steps + mark)
-        point = {"eval/reward": reward, "eval/objective": objective, "eval/risk0": 0.0}
+        point = {"eval/reward": reward, "eval/objective_whole": objective, "eval/risk0": 0.0}
         state = deploy.choose(state, [point], [job.hypers.problem])
         assert int(state.chosen.env_steps) == (0, 0, 2)[mark]
 

@@ -109,8 +109,19 @@ def test_the_value_of_an_objective_is_a_risk_of_the_reward():
     assert worth["value"] == -risk["risk_value"] and worth["best_t"] == -risk["quantile"]
     assert worth["value_ci"] == [-x for x in reversed(risk["risk_value_ci"])]
     averse, neutral = (metrics(found, Problem(u)) for u in (oce.cvar(0.1), oce.mean()))
-    assert averse["eval/objective"] == worth["value"] and "eval/objective" not in neutral
+    assert averse["eval/objective"] == averse["eval/objective_whole"] == worth["value"]
+    assert not {"eval/objective", "eval/objective_whole"} & neutral.keys()
     np.testing.assert_array_equal(found.rewards(), -found.samples("v"))
+
+
+def test_whoever_ends_early_earns_nothing_in_what_is_left():
+    """Steps of one episode of ten are worth 1 each; the other ends after four that are worth 2."""
+    reward = np.stack([np.ones(10), np.full(10, 2.0)], 1)
+    visited = np.stack([np.ones(10, bool), np.arange(10) < 4], 1)
+    found = episodes(-reward.T)._replace(visited=visited, step_reward=reward)
+    point = metrics(found, Problem(oce.cvar(0.5)))
+    assert point["eval/objective"] == pytest.approx(1.0)  # the worst seven of fourteen
+    assert point["eval/objective_whole"] == pytest.approx(0.4)  # the worst ten of twenty: six nothings and four ones
 
 
 def test_risk_of_whole_episodes_is_that_of_their_sums():
