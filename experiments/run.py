@@ -100,8 +100,8 @@ def _limits(reset: str, task: str, algo: str, short: bool) -> list[str]:
         # 20 in 1000, not the benchmark's 25: a hundred episodes tell a mean to a tenth of itself
         return [steps, "threshold=0.02", "risk=mean", "dual.lam_max=10", "dual.lam_step=0.1"]
     if task == "Push1":  # the way round the box is found on the way to it: many short episodes, then long ones
-        start = [steps] if short else ["total_steps=1000000", "start_from=RUNS/navigation_500/push1-riskppo"]
-        return [*start, "threshold=paper", *BEST]
+        on = ["total_steps=1000000", "start_from=RUNS/navigation_500/push1-riskppo", "ppo.memory_until=0"]
+        return [*([steps] if short else on), "threshold=paper", *BEST]
     room = f"{{name: nearness, threshold: {ROOM[task]}, risk: {{name: cvar, beta: 0.05}}}}"
     limits = [f"constraints=[{{name: cost, threshold: 0}}, {room}]", "dual.lam_step=0.1", *DEAR.get(task, [])]
     # mean actions may graze something in one episode of a hundred: hence the best of many points, confirmed in as many

@@ -189,6 +189,6 @@ def test_tables_of_results_are_those_of_the_files(experiments):
         text = page.read_text()
         assert text.count("<!-- table ") == len(tables.MARKED.findall(text)) > 0
         assert tables.fill(text) == text, page.name
+        stale = tables.MARKED.sub(lambda found: found[0].replace(" | ", " | 7"), text)
+        assert stale != text and tables.fill(stale) == text
     assert check.judged()[1] == (ROOT / "experiments" / "results.md").read_text()
-    stale = re.sub(r"\d+(\.\d+)?%", "100%", text)
-    assert tables.fill(stale) != stale
