@@ -65,9 +65,9 @@ class Display:
         parts = [f"{done:>10,} steps", f"{point['perf/steps_per_second']:,.0f}/s", f"left {_clock(left)}",
                  f"return {_number(point['train/return'])}", f"cost {_number(point['train/cost'])}"]  # fmt: skip
         for i, name in enumerate(self._names):
-            c = {key: point[f"constraint{i}/{key}"] for key in ("threshold", "risk", "t_batch", "t", "lam")}
+            c = {key: point[f"constraint{i}/{key}"] for key in ("risk", "t_batch", "t", "lam")}
             parts.append(
-                f"| {name}: c {_number(c['threshold'])} risk {_number(c['risk'])} {self._best[i]} "
+                f"| {name}: c {_limit(point, i)} risk {_number(c['risk'])} {self._best[i]} "
                 f"{_minus(c['t_batch'])} -t {_minus(c['t'])} lambda {_number(c['lam'])}"
             )
         print("  ".join(parts), flush=True)
@@ -90,7 +90,7 @@ class Display:
             table.add_column(head, justify="right")
         for i, name in enumerate(self._names):
             at = f"constraint{i}/"
-            found = [_number(point[at + "threshold"]), _number(point[at + "risk"]), _minus(point[at + "t_batch"])]
+            found = [_limit(point, i), _number(point[at + "risk"]), _minus(point[at + "t_batch"])]
             table.add_row(name, *found, _minus(point[at + "t"]), _number(point[at + "lam"]))
         return table
 
@@ -120,8 +120,10 @@ class SweepDisplay(Display):
             return
         parts = [f"{done:>10,} steps x {len(points)}", f"{rate * len(points):,.0f}/s", f"left {_clock(left)}",
                  f"return {_span(points, 'train/return')}", f"cost {_span(points, 'train/cost')}"]  # fmt: skip
-        parts += [f"| {name}: risk {_span(points, f'constraint{i}/risk')} lambda {_span(points, f'constraint{i}/lam')}"
-                  for i, name in enumerate(self._names)]  # fmt: skip
+        for i, name in enumerate(self._names):
+            at = f"constraint{i}/"
+            now = f"limit now {_span(points, at + 'limit')} " if any(_eased(point, i) for point in points) else ""
+            parts.append(f"| {name}: {now}risk {_span(points, at + 'risk')} lambda {_span(points, at + 'lam')}")
         still = sum(point["train/bad_streak"] >= BAD_ITERATIONS for point in points)
         print("  ".join([*parts, f"diverged {still}"] if still else parts), flush=True)
 
@@ -136,7 +138,10 @@ class SweepDisplay(Display):
             cells = [_span(own, "train/return"), _span(own, "train/cost")]
             for i in range(len(self._names)):
                 at = f"constraint{i}/"
-                cells += [_span(own, at + "threshold"), _span(own, at + "risk"), _span(own, at + "t", -1.0)]
+                limit = _span(own, at + "threshold")
+                if any(_eased(point, i) for point in own):
+                    limit += f", now {_span(own, at + 'limit')}"
+                cells += [limit, _span(own, at + "risk"), _span(own, at + "t", -1.0)]
                 cells.append(_span(own, at + "lam"))
             still = sum(point["train/bad_streak"] >= BAD_ITERATIONS for point in own)
             table.add_row(label, f"{len(own)}" + (f" ({still} diverged)" if still else ""), *cells)
@@ -157,6 +162,18 @@ def _span(points: Sequence[dict[str, Any]], name: str, sign: float = 1.0) -> str
 
 def _first(value: Any) -> float | None:
     return value[0] if isinstance(value, list) else value
+
+
+def _eased(point: Mapping[str, Any], i: int) -> bool:
+    """Whether a limit is still on its way down to its own (`dual.ease`)."""
+    c = point[f"constraint{i}/threshold"]
+    return abs(point.get(f"constraint{i}/limit", c) - c) > 0.01 * abs(c)
+
+
+def _limit(point: Mapping[str, Any], i: int) -> str:
+    """A limit, and where it is now if that is elsewhere."""
+    own = _number(point[f"constraint{i}/threshold"])
+    return f"{own} (now {_number(point[f'constraint{i}/limit'])})" if _eased(point, i) else own
 
 
 def _number(value: Any) -> str:
