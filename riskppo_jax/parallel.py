@@ -203,7 +203,9 @@ def spread_state(state: PyTree, mesh: Mesh) -> Spread:
 
     On a pair only the worlds themselves are: what is known of them both cores compute, in the order of one.
     """
-    of_worlds = ("envs.",) if PAIR in mesh.axis_names else ("envs.", "episodes.", "scale.returns")
+    of_worlds = ("envs.", "mean_worlds.envs.")
+    if PAIR not in mesh.axis_names:
+        of_worlds += ("episodes.", "mean_worlds.episodes.", "scale.returns")
 
     def sharding(path: tuple, _: Any) -> NamedSharding:
         at = jax.tree_util.keystr(path, simple=True, separator=".")

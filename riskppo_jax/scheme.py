@@ -20,7 +20,7 @@ class Scheme:
     Attributes:
       dual_rollout: `same` lets one batch serve the dual step and then PPO; `fresh` collects one for each.
       dual_policy: `sampled` constrains the policy that acts; `mean` the one that is deployed without sampling,
-        which needs a fresh batch.
+        which needs a fresh batch, from worlds of its own.
       occupancy: `uniform` over visited steps, or `discounted`.
       constant: keep the constant `lam (c + t)` of the Lagrangian in the policy's reward.
       units: steps on lambda and t see slack and t in units of the `threshold`, or `raw`.

@@ -82,6 +82,14 @@ class Chosen:
 
 
 @struct.dataclass
+class Worlds:
+    """A set of worlds, and the episodes under way in them."""
+
+    envs: State
+    episodes: Episodes
+
+
+@struct.dataclass
 class RunState:
     """All that a run carries; what is saved is this, whole."""
 
@@ -96,6 +104,7 @@ class RunState:
     env_steps: Array  # all of them counted
     bad_streak: Array  # iterations in a row in which something was not finite
     chosen: Chosen | None = None  # where the best is to be deployed instead of the last; steps leave it alone
+    mean_worlds: Worlds | None = None  # where mean actions are judged: in worlds that have seen no other
 
     @property
     def trained(self) -> Policy:
@@ -163,13 +172,17 @@ def make_train(
     def dual_sets(hypers: Hypers, now: Problem) -> sgda.Sets:
         return units.dual_sets(hypers.problem, env, hypers.lam_max, rule, scheme, now)
 
-    def init(key: Key, hypers: Hypers) -> RunState:
-        key, key_net, key_envs = jax.random.split(key, 3)
-        envs = reset_envs(key_envs, env, layout.num_envs)
+    def begin(key: Key, hypers: Hypers) -> Worlds:
+        envs = reset_envs(key, env, layout.num_envs)
         if hypers.noise is not None:
             envs = with_noise(envs, hypers.noise)
         if layout.stagger and limit and "steps" in envs.info:
             envs = staggered(envs, limit)
+        return Worlds(envs, init_episodes(layout.num_envs, summed))
+
+    def init(key: Key, hypers: Hypers) -> RunState:
+        key, key_net, key_envs = jax.random.split(key, 3)
+        worlds = begin(key_envs, hypers)
         learner = init_learner(key_net, networks)
         state = RunState(
             key=key,
@@ -178,10 +191,11 @@ def make_train(
             moments=init_moments((env.observation_size,)),
             scale=init_reward_scale(layout.num_envs),
             dual=units.start(hypers.problem, dual_sets(hypers, present(hypers, 0)), hypers.lam_init, hypers.t_init),
-            envs=envs,
-            episodes=init_episodes(layout.num_envs, summed),
+            envs=worlds.envs,
+            episodes=worlds.episodes,
             env_steps=jnp.zeros((), jnp.uint32),
             bad_streak=jnp.zeros((), jnp.int32),
+            mean_worlds=begin(jax.random.fold_in(key_envs, 1), hypers) if scheme.dual_policy == "mean" else None,
         )
         return jax.tree.map(_strong, state)
 
@@ -194,6 +208,14 @@ def make_train(
         episodes, sums = running_sums(state.episodes, batch)
         view = of_episodes(batch, sums, limit) if whole else of_steps(batch, state.episodes.length, hypers.ppo.gamma)
         return state.replace(envs=envs, episodes=episodes), _Seen(batch, sums, view)
+
+    def judge(state: RunState, key: Key, hypers: Hypers) -> tuple[RunState, _Seen]:
+        """A batch for the dual step alone, of the policy that is constrained."""
+        if state.mean_worlds is None:
+            return collect(state, key, hypers)
+        there = state.replace(envs=state.mean_worlds.envs, episodes=state.mean_worlds.episodes)
+        there, seen = collect(there, key, hypers, deterministic=True)
+        return state.replace(mean_worlds=Worlds(there.envs, there.episodes)), seen
 
     def move_duals(state: RunState, view: View, key: Key, hypers: Hypers, now: Problem) -> sgda.DualState:
         weights = view.weights if scheme.occupancy == "uniform" else view.discounted
@@ -248,7 +270,7 @@ def make_train(
         judged = seen
         if scheme.dual_rollout == "fresh":
             key_dual, key_fresh = jax.random.split(key_dual)
-            state, judged = collect(state, key_fresh, hypers, scheme.dual_policy == "mean")
+            state, judged = judge(state, key_fresh, hypers)
 
         # lines 6 and 7: prices and t, from that batch
         moved = move_duals(state, judged.view, key_dual, hypers, now)

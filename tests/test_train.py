@@ -206,6 +206,22 @@ def test_fresh_batch_counts_its_steps(env):
     assert int(state.env_steps) == trainer.steps_per_iteration == 2 * LAYOUT.batch_size
 
 
+def test_mean_actions_are_judged_in_worlds_of_their_own(env):
+    """The worlds that training goes on in never see them, nor theirs a sampled one."""
+
+    def after_one(scheme):
+        trainer = make_train(env, LAYOUT, chain(), scheme=scheme)
+        state = jax.jit(trainer.init)(jax.random.key(0), trainer.hypers)
+        return state, jax.jit(trainer.step)(state, trainer.hypers)[0]
+
+    before, state = after_one(Scheme(dual_rollout="fresh", dual_policy="mean"))
+    _, alone = after_one(Scheme())
+    assert_same((state.envs, state.episodes), (alone.envs, alone.episodes))
+    moved = [plain(x).tolist() for x in (before.mean_worlds.envs.key, state.mean_worlds.envs.key, state.envs.key)]
+    assert moved[0] != moved[1] != moved[2]
+    assert alone.mean_worlds is None
+
+
 def test_no_constraint_at_all(env):
     trainer = make_train(env, LAYOUT, Problem())
     state = jax.jit(trainer.init)(jax.random.key(0), trainer.hypers)
