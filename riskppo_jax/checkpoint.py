@@ -58,6 +58,7 @@ def save(path: str | Path, state: PyTree, notes: Mapping[str, Any] | None = None
             _sync(place)
         aside = path.parent / f".{path.name}.old"
         if path.exists():
+            shutil.rmtree(aside, ignore_errors=True)  # of a process that ended before it had cleared it away
             path.rename(aside)
         draft.rename(path)
         _sync(path.parent)
@@ -68,29 +69,37 @@ def save(path: str | Path, state: PyTree, notes: Mapping[str, Any] | None = None
     return path
 
 
-def restore(path: str | Path, like: PyTree) -> PyTree:
-    """The state saved at `path`.
+def restore(path: str | Path, like: PyTree, without: tuple[str, ...] = ()) -> PyTree:
+    """The state saved at `path`, leaf by leaf by its name.
 
     Args:
       path: a folder written by `save`.
       like: arrays or `jax.eval_shape` results of the same structure, for instance of `trainer.init`.
+      without: beginnings of names that are not read; these leaves come out as zeros.
     """
     path = Path(path).absolute()
     meta = read_meta(path)
     saved, keys = meta["leaves"], meta["keys"]
-    other = _misfit(saved, _described(like))
+    other = _misfit(*([about for about in leaves if not about["name"].startswith(without)]
+                      for leaves in (saved, _described(like))))  # fmt: skip
     if other:
         raise UserError(f"{path} does not fit these settings: {other}; resume accepts those it was saved with")
     arrays = _read_arrays(path / "arrays")
     leaves = []
-    for i, leaf in enumerate(jax.tree.leaves(like)):
-        name = f"leaf{i:04d}"
+    files = {about["name"]: f"leaf{i:04d}" for i, about in enumerate(saved)}
+    for called, leaf in _named_leaves(like):
+        name = "" if called.startswith(without) else files[called]
         if name not in arrays:
-            leaves.append(jnp.zeros(leaf.shape, leaf.dtype))
+            leaves.append(blank(leaf))
             continue
         array = jnp.array(arrays[name])  # a copy: the run may give its memory away
         leaves.append(jax.random.wrap_key_data(array, impl=keys[name]) if name in keys else array)
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def blank(leaf: Any) -> Any:
+    """An array, or keys, of this shape and type with nothing in it."""
+    return jax.random.split(jax.random.key(0), leaf.shape) if _is_key(leaf) else jnp.zeros(leaf.shape, leaf.dtype)
 
 
 def misfit(saved: PyTree, wanted: PyTree) -> str | None:

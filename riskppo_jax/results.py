@@ -262,12 +262,7 @@ def _say_lane(lane: dict[str, Any]) -> None:
         f"{found['reward_std']:.1f}, cost {found['cost_mean']:.2f}, length {found['length_mean']:.0f}"
     )
     if "objective" in lane:
-        own = lane["objective"]
-        low, high = own["value_ci"]
-        print(
-            f"objective: {own['risk']['name']} of the reward {own['value']:.4g} [{low:.4g}, {high:.4g}], "
-            f"t {_show(own['t'])}, its best {_show(own['best_t'])}"
-        )
+        print(say_objective(lane["objective"]))
     for c in lane["constraints"]:
         low, high = c["risk_value_ci"]
         verdict = "kept" if c["satisfied"] else "NOT kept"
@@ -277,11 +272,25 @@ def _say_lane(lane: dict[str, Any]) -> None:
             f"lambda {c['lam']:.4g}"
         )
         if "whole" in c:
-            whole = c["whole"]
-            print(
-                f"  of whole episodes, which t and lambda are about: {c['risk']['name']} {whole['risk_value']:.4g} "
-                f"({'kept' if whole['satisfied'] else 'NOT kept'}), {best_t(c['risk'])} {_show(whole['quantile'])}"
-            )
+            print(say_whole(c))
+
+
+def say_objective(own: dict[str, Any]) -> str:
+    """One line about the value of an objective that is not the mean."""
+    low, high = own["value_ci"]
+    return (
+        f"objective: {own['risk']['name']} of the reward {own['value']:.4g} [{low:.4g}, {high:.4g}], "
+        f"t {_show(own['t'])}, its best {_show(own['best_t'])}"
+    )
+
+
+def say_whole(constraint: dict[str, Any]) -> str:
+    """One line about the risk of whole episodes, where that is what was constrained."""
+    whole, risk = constraint["whole"], constraint["risk"]
+    return (
+        f"  of whole episodes, which t and lambda are about: {risk['name']} {whole['risk_value']:.4g} "
+        f"({'kept' if whole['satisfied'] else 'NOT kept'}), {best_t(risk)} {_show(whole['quantile'])}"
+    )
 
 
 def _show(value: float | list[float], sign: int = 1) -> str:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import yaml
 
 from riskppo_jax import checkpoint, lanes
 from riskppo_jax.build import Job, build
+from riskppo_jax.engines.base import is_here
 from riskppo_jax.errors import UserError
 from riskppo_jax.lanes import Way
 from riskppo_jax.settings import DistributedSettings, Settings, differences, from_dict, to_dict
@@ -21,6 +21,7 @@ from riskppo_jax.train import RunState
 _FREE = ("output", "resume", "report", "total_steps", "checkpoint.", "eval.")
 _FREE += ("log.tensorboard", "log.wandb", "log.project")
 _FREE += ("sweep.mode", "sweep.batch", "shard", "devices", "distributed.")  # where and how, not what
+_WORLDS = ("envs.", "mean_worlds.envs.")  # what of a state is the engine's
 
 
 class Progress(NamedTuple):
@@ -69,20 +70,24 @@ def read_config(folder: Path) -> dict[str, Any]:
     return to_dict(from_dict(config, f"{folder}/config.yaml"))
 
 
-def restore_run(folder: Path, lane: int | None = None) -> tuple[Job, RunState, Progress]:
+def restore_run(folder: Path, lane: int | None = None, engine: str | None = None) -> tuple[Job, RunState, Progress]:
     """A run as its newest checkpoint has it.
+
+    On another engine than the one it was trained on, the worlds it was in are blank: those are of that engine.
 
     Args:
       folder: the run directory.
       lane: of a sweep the one wanted, as the job and the state of a single run; None is the whole, stacked.
+      engine: to go on with; None is the run's own, or `auto` where that is not available here.
     """
     settings = from_dict(read_config(folder))
     settings.shard, settings.devices = "none", 0  # wherever it was trained, it is looked at here
+    trained, settings.engine = settings.engine, engine or (settings.engine if is_here(settings.engine) else "auto")
     job = build(settings)
     count = len(job.lanes) or 1
     if lane is not None and not 0 <= lane < count:
         raise UserError(f"lane={lane}: {folder} accepts lanes from 0 to {count - 1}")
-    state, progress = standing(job, folder)
+    state, progress = standing(job, folder, () if settings.engine == trained else _WORLDS)
     if state is None:
         raise UserError(f"{folder} has no checkpoint yet; accepts a run that trained for a while")
     if lane is not None and job.lanes:
@@ -90,7 +95,7 @@ def restore_run(folder: Path, lane: int | None = None) -> tuple[Job, RunState, P
     return job, state, progress
 
 
-def standing(job: Job, folder: Path) -> tuple[RunState | None, Progress]:
+def standing(job: Job, folder: Path, without: tuple[str, ...] = ()) -> tuple[RunState | None, Progress]:
     """The state of the newest checkpoint, and how far it had come; None where there is none yet."""
     newest = checkpoint.latest(folder / "checkpoints")
     if newest is None:
@@ -100,7 +105,7 @@ def standing(job: Job, folder: Path) -> tuple[RunState | None, Progress]:
         progress = Progress(**notes)
     except TypeError:
         raise UserError(f"{newest} is not a checkpoint of a run; resume accepts those that train wrote") from None
-    return checkpoint.restore(newest, _shapes(job)), progress
+    return checkpoint.restore(newest, _shapes(job), without), progress
 
 
 def summarised(summary: Path, steps: int) -> bool:
@@ -113,9 +118,7 @@ def summarised(summary: Path, steps: int) -> bool:
 
 def blank(job: Job) -> RunState:
     """A state of this run's shapes with nothing in it, for another process to fill."""
-    keys = lambda x: jnp.issubdtype(x.dtype, jax.dtypes.prng_key)  # noqa: E731
-    empty = lambda x: jax.random.split(jax.random.key(0), x.shape) if keys(x) else jnp.zeros(x.shape, x.dtype)  # noqa: E731
-    return jax.tree.map(empty, _shapes(job))
+    return jax.tree.map(checkpoint.blank, _shapes(job))
 
 
 def _shapes(job: Job) -> RunState:

@@ -1,5 +1,6 @@
 """Saved and restored states: bit for bit, in another process, and refused where they do not fit."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -55,6 +56,27 @@ def test_a_failed_save_leaves_the_old_one(tmp_path, monkeypatch):
         rp.save(tmp_path / "a", TREE, {"step": 2})
     assert checkpoint.read_meta(path)["notes"] == {"step": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_leaves_are_found_by_their_names(tmp_path):
+    """Fields that changed places, as between versions, keep their values; worlds of another engine are left out."""
+    old, new = (dataclasses.make_dataclass("State", names) for names in (["x", "y", "envs"], ["envs", "y", "x"]))
+    for kind in (old, new):
+        jax.tree_util.register_dataclass(kind)
+    path = rp.save(tmp_path / "a", old(jnp.asarray(1.0), jnp.asarray(2.0), {"a": jnp.ones(3)}))
+    like = new({"a": jnp.ones(3)}, jnp.asarray(0.0), jnp.asarray(0.0))
+    assert words(rp.restore(path, like)) == words(new({"a": jnp.ones(3)}, jnp.asarray(2.0), jnp.asarray(1.0)))
+    other = new({"b": jax.random.key(1), "c": jnp.ones(2)}, jnp.asarray(0.0), jnp.asarray(0.0))
+    back = checkpoint.restore(path, other, without=("envs.",))
+    assert (float(back.x), float(back.y), back.envs["c"].tolist()) == (1.0, 2.0, [0.0, 0.0])
+    refused(path, "the checkpoint has no envs.b", other)
+
+
+def test_what_a_killed_save_left_is_no_obstacle(tmp_path):
+    rp.save(tmp_path / "a", TREE, {"step": 1})
+    (tmp_path / ".a.old").mkdir()
+    (tmp_path / ".a.old" / "meta.json").write_text("{}")
+    assert checkpoint.read_meta(rp.save(tmp_path / "a", TREE, {"step": 2}))["notes"] == {"step": 2}
 
 
 def test_a_full_disk_is_seen_before_writing(tmp_path, monkeypatch):

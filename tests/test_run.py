@@ -32,6 +32,22 @@ def test_every_file_is_there(folder):
     assert "data:image/png;base64" in page and "http" not in page.split("base64", 1)[0]
 
 
+def test_a_run_of_an_engine_that_is_not_here_can_be_looked_at(tmp_path, capsys):
+    """Worlds are the engine's own, a policy is not."""
+    folder, other = tmp_path / "run", tmp_path / "other"
+    words = [*TINY[1:], "env=SafetyPointGoal0-v0", "total_steps=64", "eval.points=0", "eval.episodes=1"]
+    assert main(["train", *words, "engine=analytic", f"output={folder}"]) == 0
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    (folder / "config.yaml").write_text(yaml.safe_dump(config | {"engine": "warp"}))
+    capsys.readouterr()
+    assert main(["evaluate", str(folder), "--episodes", "1"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["engine"] == "native"  # what `auto` is there
+    assert main(["export", str(folder), str(tmp_path / "policy.npz")]) == 0
+    assert main(["train", *words, f"start_from={folder}", f"output={other}"]) == 0
+    assert main(["evaluate", str(folder), "--engine", "warp"]) == 2
+    assert "engine=warp is not available" in capsys.readouterr().err
+
+
 def test_log_points(folder):
     points = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [p["train/env_steps"] for p in points] == sorted({p["train/env_steps"] for p in points})

@@ -25,13 +25,13 @@ def run(args: argparse.Namespace) -> int:
 
     if args.episodes is not None and args.episodes < 1:
         raise UserError(f"--episodes {args.episodes}: accepts a whole number, 1 or larger")
-    whole, states, progress = restore_run(args.run, args.lane)
+    whole, states, progress = restore_run(args.run, args.lane, args.engine)
     for i in range(len(whole.lanes) or 1):
         job, state = pick_lane(whole, states, i)
         point = {"lane": args.lane or i, "point": job.point} if job.point else {}
         if point:
             print(f"lane {point['lane']}: " + ", ".join(f"{name}={value}" for name, value in job.point.items()))
-        if args.env or args.engine:
+        if args.env:
             job = _elsewhere(job, copy.deepcopy(job.settings), args)
         mean, sampled = (run_episodes(job, state, deterministic, args.episodes) for deterministic in (True, False))
         lane = describe_lane(job, state, mean, sampled)
@@ -42,25 +42,22 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _elsewhere(job: Any, settings: Any, args: argparse.Namespace) -> Any:
-    """The same policy in another task, or on another engine; limits given as numbers stay, and what they are about."""
+    """The same policy in another task; limits given as numbers stay, and what they are about."""
     from riskppo_jax.build import build
     from riskppo_jax.envs.registry import make_env, options_of
     from riskppo_jax.envs.wrappers import LidarPowers
 
-    if args.engine:
-        settings.engine = args.engine
-    if args.env:
-        known = options_of(args.env)
-        settings.env = {name: value for name, value in settings.env.items() if name in known} | {"id": args.env}
-        if not job.hypers.problem.constraints:
-            settings.constraints = []
-        own = job.env.env if isinstance(job.env, LidarPowers) else job.env
-        envs = own, make_env(**settings.env)
-        sizes = [(env.observation_size, env.action_size, env.num_actions) for env in envs]
-        if sizes[0] != sizes[1]:
-            has, wanted = (f"observations of {seen} numbers and {_actions(acted, choices)}"
-                           for seen, acted, choices in reversed(sizes))  # fmt: skip
-            raise UserError(f"--env {args.env}: has {has}; accepts a task with {wanted}, as the policy")
+    known = options_of(args.env)
+    settings.env = {name: value for name, value in settings.env.items() if name in known} | {"id": args.env}
+    if not job.hypers.problem.constraints:
+        settings.constraints = []
+    own = job.env.env if isinstance(job.env, LidarPowers) else job.env
+    envs = own, make_env(**settings.env)
+    sizes = [(env.observation_size, env.action_size, env.num_actions) for env in envs]
+    if sizes[0] != sizes[1]:
+        has, wanted = (f"observations of {seen} numbers and {_actions(acted, choices)}"
+                       for seen, acted, choices in reversed(sizes))  # fmt: skip
+        raise UserError(f"--env {args.env}: has {has}; accepts a task with {wanted}, as the policy")
     other = build(settings)
     if len(other.hypers.problem.constraints) != len(job.hypers.problem.constraints):
         raise UserError(f"--env {args.env}: accepts a task with as many constraints as the run")
@@ -75,6 +72,7 @@ def _print(lane: dict[str, Any]) -> None:
     from rich.table import Table
 
     from riskppo_jax.cli.console import table_console
+    from riskppo_jax.results import say_objective, say_whole
 
     table = Table(box=None, pad_edge=False)
     for head in ("actions", "episodes", "return", "sd", "cost", "length"):
@@ -85,6 +83,8 @@ def _print(lane: dict[str, Any]) -> None:
         table.add_row(label, str(e["episodes"]), *(f"{x:.4g}" for x in numbers))
     console = table_console()
     console.print(table)
+    if "objective" in lane:
+        console.print(say_objective(lane["objective"]))
     for c in lane["constraints"]:
         for label, found in (("mean", c), ("sampled", c["sampled"])):
             low, high = found["risk_value_ci"]
@@ -92,3 +92,5 @@ def _print(lane: dict[str, Any]) -> None:
                 f"{c['name']}, {label} actions: {c['risk']['name']} {found['risk_value']:.4g} "
                 f"({low:.4g} to {high:.4g}), limit {c['threshold']:g}: {'kept' if found['satisfied'] else 'not kept'}"
             )
+        if "whole" in c:
+            console.print(say_whole(c))

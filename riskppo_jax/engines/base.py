@@ -120,12 +120,16 @@ def resolve(name: str) -> str:
     here = backend()
     if name == "auto":
         name = "native" if here == "cpu" and _missing_native() is None else "mjx"
-    checks = {"native": _missing_native, "warp": lambda: _missing_warp(here)}
-    missing = checks.get(name, lambda: None)()
+    missing = _missing(name, here)
     if missing:
         others = ", ".join(other for other in ("auto", *ENGINES) if other != name)
         raise UserError(f"engine={name} is not available: {missing}; engine also accepts {others}")
     return name
+
+
+def is_here(name: str) -> bool:
+    """Whether this machine has what the engine needs."""
+    return _missing(name, backend()) is None
 
 
 def backend() -> str:
@@ -136,6 +140,11 @@ def backend() -> str:
         reason = (str(error).strip() or f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS')}").splitlines()[0]
         advice = "accepts JAX_PLATFORMS=cpu, or unset"
         raise UserError(f"engine: the device JAX was asked for is not here ({reason}); {advice}") from error
+
+
+def _missing(name: str, backend: str) -> str | None:
+    checks = {"native": _missing_native, "warp": lambda: _missing_warp(backend)}
+    return checks.get(name, lambda: None)()
 
 
 def _missing_native() -> str | None:
