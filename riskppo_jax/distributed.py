@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import socket
 import sys
 import threading
@@ -105,7 +106,7 @@ def give_up(output: str | None, why: str) -> NoReturn:
     """Says what happened and ends this process at once: an orderly end would wait for those that are gone."""
     print(
         f"riskppo: a process of this run was lost ({why}); the newest checkpoint is kept, go on with: "
-        f"riskppo train resume=true output={output}", file=sys.stderr, flush=True,
+        f"riskppo train resume=true output={shlex.quote(str(output))}", file=sys.stderr, flush=True,
     )  # fmt: skip
     sys.stdout.flush()
     os._exit(1)

@@ -82,10 +82,10 @@ def _full_name(given: str, settings: Settings) -> str:
 
 
 def _values(name: str, values: Any, settings: Settings) -> list[Any]:
-    if name == "seed" and isinstance(values, int) and not isinstance(values, bool):
+    if name == "seed" and isinstance(values, int | float) and not isinstance(values, bool) and values == values // 1:
         if values < 1:
             raise UserError(f"sweep.seed={values}: accepts how many seeds, 1 or more, or a list of them")
-        values = list(range(settings.seed, settings.seed + values))
+        values = list(range(settings.seed, settings.seed + int(values)))
     values = list(values) if isinstance(values, list | tuple) else [values]
     if not values:
         raise UserError(f"sweep.{name}=[]: the grid is empty; accepts a list of values")

@@ -182,7 +182,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
         a, b, name = old.get(key), new.get(key), f"{prefix}{key}"
         if isinstance(a, Mapping) and isinstance(b, Mapping):
             found |= differences(a, b, f"{name}.")
-        elif a != b:
+        elif a != b or (key in old) != (key in new):  # an option that is null is not one that nobody gave
             found[name] = (a, b)
     return found
 
@@ -201,6 +201,7 @@ def known_settings() -> dict[str, Any]:
 def _translate(word: str) -> list[str]:
     """Checks one override's key, and turns what people write into what Hydra reads."""
     override = _parse(word)
+    word = _literal(word)
     key, text = word.split("=", 1)
     if override.is_sweep_override():
         raise UserError(f"{word}: a comma list accepts -m (multirun); without it {key} accepts one value")
@@ -247,9 +248,19 @@ def _parse(word: str):
     if not re.match(r"[A-Za-z_][\w.]*=", word):
         raise UserError(f"{word!r} is no setting; settings are key=value, such as risk.beta=0.1")
     try:
-        return OverridesParser.create().parse_override(word)
+        return OverridesParser.create().parse_override(_literal(word))
     except HydraException as error:
         raise UserError(f"{word}: cannot be read ({_first_line(error)}); accepts key=value") from error
+
+
+def _literal(word: str) -> str:
+    """Paths as they are: Hydra would read `=`, brackets, commas and much else in them. Quoted or null they stay."""
+    key, text = word.split("=", 1)
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+    if known_settings().get(key) != str | None or quoted or text in ("", "null"):
+        return word
+    body = re.sub(r"(\\*)(?='|$)", r"\1\1", text).replace("'", "\\'")
+    return f"{key}='{body}'"
 
 
 def _known_choice(key: str, group: str, text: str) -> None:

@@ -1,5 +1,6 @@
 """SIGTERM and Ctrl-C: a run finishes its chunk, saves, says how it goes on, and ends with the shell's exit code."""
 
+import shlex
 import signal
 from pathlib import Path
 from types import FrameType
@@ -43,4 +44,4 @@ def exit_code(number: int) -> int:
 
 def say_how_to_go_on(what: str, folder: Path) -> None:
     """One line for whoever stopped a run: what became of it, and the command that continues it."""
-    print(f"{what}; go on with: riskppo train resume=true output={folder}", flush=True)
+    print(f"{what}; go on with: riskppo train resume=true output={shlex.quote(str(folder))}", flush=True)

@@ -1,6 +1,7 @@
 """Presets, overrides and the schema behind them."""
 
 import dataclasses
+import shlex
 
 import probes
 import pytest
@@ -11,6 +12,7 @@ from riskppo_jax.build import build, plan
 from riskppo_jax.config import Layout, PPOHypers
 from riskppo_jax.envs.registry import list_envs
 from riskppo_jax.errors import UserError
+from riskppo_jax.report.data import command, preset_differences
 from riskppo_jax.risk import oce
 from riskppo_jax.scheme import Scheme
 from riskppo_jax.settings import Settings, conf_dir, differences, expand, from_dict, read_settings, to_dict
@@ -167,6 +169,31 @@ def test_settings_survive_yaml():
 def test_multirun_takes_every_combination():
     jobs = list(expand(["env=a,b", "algo=x,y", "layout.hidden_sizes=[8,8]"]))
     assert jobs == [[f"env={e}", f"algo={a}", "layout.hidden_sizes=[8,8]"] for e in "ab" for a in "xy"]
+
+
+@pytest.mark.parametrize("path", ["runs/grid/env=A,algo=b", "runs/\u00fc (1)#2&", "a'b", "a\\", "1e5", "true", "[a]"])
+def test_paths_are_taken_as_they_are(path):
+    settings = read_settings([f"output={path}", f"start_from={path}", "env=SafetyHopperVelocity-v1"])
+    assert settings.output == settings.start_from == path
+    assert list(expand([f"output={path}", "seed=0,1"])) == [[f"output={path}", f"seed={i}"] for i in (0, 1)]
+    again = shlex.split(command(to_dict(settings)))
+    assert read_settings(again[2:]).start_from == path
+
+
+def test_quotes_around_a_path_are_not_part_of_it():
+    assert read_settings(["output='a b'"]).output == read_settings(['output="a b"']).output == "a b"
+    assert read_settings(["output=null"]).output is None
+
+
+def test_an_option_that_is_null_is_not_one_that_nobody_gave():
+    config = to_dict(read_settings(["env=SafetyPointCircle1-v0", "env.time_limit=null"]))
+    assert ("env.time_limit", None, None) in preset_differences(config)
+    assert "env.time_limit=null" in command(config)
+
+
+@pytest.mark.parametrize("count", ["3", "3e0", "[0,1,2]"])
+def test_seeds_are_counted(count):
+    assert read_settings([f"sweep.seed={count}"]).sweep.grid == {"seed": [0, 1, 2]}
 
 
 @pytest.mark.parametrize("total", [1, 7, 23, 100, 585, 976, 977])

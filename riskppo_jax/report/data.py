@@ -1,5 +1,6 @@
 """What the page draws, as plain JSON: curves, histograms, groups over seeds, the frontier's points."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -63,7 +64,7 @@ def command(config: Mapping[str, Any]) -> str:
             words += [f"{name}.{key}={_value(item)}" for key, item in value.items()]
         else:
             words.append(f"{name}={_value(value)}")
-    return "riskppo train " + " ".join(dict.fromkeys(f"'{w}'" if set(w) & set("[]{} ") else w for w in words))
+    return shlex.join(["riskppo", "train", *dict.fromkeys(words)])
 
 
 def grid(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
@@ -127,6 +128,7 @@ def _lane(k: int, run: Run, lane: Lane, several: bool) -> dict[str, Any]:
         "point": lane.point,
         "reward": evaluated.get("reward_mean"),
         "reward_std": evaluated.get("reward_std"),
+        "reward_after": lane.found.get("chosen", {}).get("env_steps"),  # where the policy was taken from
         "reward_curve": {**_thin(steps, value=values), "kind": kind},
         "constraints": _constraints(lane),
     }

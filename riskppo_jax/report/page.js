@@ -9,7 +9,7 @@ const late = values => Math.max(0, ...values.slice(values.length >> 1));  // the
 
 function panels() {
   const lane = DATA.lanes[chosen], c = lane.constraints[constraint], curve = lane.reward_curve;
-  const last = curve.steps[curve.steps.length - 1] || 0;
+  const last = lane.reward_after ?? curve.steps[curve.steps.length - 1] ?? 0;
   chart($("panel-reward"), {
     title: "Reward", xlabel: "environment steps", ylabel: "return of an episode",
     lines: [{x: curve.steps, y: curve.value, color: PALETTE[0],
