@@ -1,13 +1,14 @@
 """Where the jobs of a multirun go: one after the other here, or through submitit as processes or a SLURM array."""
 
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from riskppo_jax.errors import UserError
+from riskppo_jax.errors import UserError, about_file
 from riskppo_jax.settings import conf_dir
 
 Job = tuple[str, list[str]]  # label and settings
@@ -78,7 +79,11 @@ def _here(jobs: Sequence[Job], run: Callable[[list[str], str], int]) -> int:
     code = 0
     for number, (label, words) in enumerate(jobs):
         print(f"job {number + 1} of {len(jobs)}: {label}", flush=True)
-        found, complaint = _quiet(run, words, label)
+        try:
+            found, complaint = _quiet(run, words, label)
+        except Exception as error:  # whatever ended this job, the others were asked for, too
+            traceback.print_exc()
+            found, complaint = 1, f"was lost: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
         if complaint:
             print(f"riskppo: job {number + 1} ({label}): {complaint}", file=sys.stderr)
         if found > 2:  # a signal: the jobs that follow were not wanted either
@@ -113,6 +118,10 @@ def _quiet(run: Callable[[list[str], str], int], words: list[str], label: str) -
         return run(words, label), ""
     except UserError as error:
         return 2, str(error)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return 2, about_file(error)
 
 
 def _wait(ticket: Any, label: str) -> int:

@@ -108,6 +108,26 @@ def test_a_refused_job_does_not_take_the_others_with_it(capsys):
     assert ran == ["a", "c"] and "job 2 (b): b=1: accepts 2" in capsys.readouterr().err
 
 
+def test_nor_does_one_that_breaks(capsys):
+    def run(words, label):
+        if label == "a":
+            raise RuntimeError("out of memory\nand more")
+        if label == "b":
+            raise OSError(36, "File name too long", "x" * 300)
+        return 0
+
+    assert launch.run_jobs([(name, []) for name in "abc"], run, {"name": "local"}, None) == 2
+    said = capsys.readouterr().err
+    assert "job 1 (a): was lost: out of memory\n" in said and "File name too long; accepts" in said
+
+
+def test_a_label_too_long_for_a_folder_is_refused_before_any_job(tmp_path, capsys):
+    words = [*TINY, "total_steps=64", f"log.project={'a' * 260},b", f"output={tmp_path}"]
+    assert main(["train", "-m", *words]) == 2
+    said = capsys.readouterr()
+    assert "File name too long" in said.err and said.err.count("\n") == 1 and "job 1" not in said.out
+
+
 @pytest.mark.parametrize("word", ["launcher.timeout_min=[60", "launcher.timeout_min=60"])
 def test_words_that_no_launcher_hears(word):
     with pytest.raises(UserError, match=r"launcher\.timeout_min.*accepts"):

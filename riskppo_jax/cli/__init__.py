@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from riskppo_jax.errors import UserError
+from riskppo_jax.errors import UserError, about_file
 from riskppo_jax.signals import INTERRUPTED, exit_code
 
 # verb -> what `riskppo --help` says of it. Module `riskppo_jax.cli.<verb>` has `configure(parser)` and
@@ -58,14 +58,14 @@ def _main(argv: list[str]) -> int:
             raise
         print("riskppo: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except (PermissionError, FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        if debug:
-            raise
-        print(f"riskppo: {error.filename}: {error.strerror}; accepts a place to write to", file=sys.stderr)
-        return 2
     except BrokenPipeError:  # `riskppo ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        if debug or error.filename is None:
+            raise
+        print(f"riskppo: {about_file(error)}", file=sys.stderr)
+        return 2
 
 
 class _Parser(argparse.ArgumentParser):

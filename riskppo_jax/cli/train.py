@@ -44,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
         label = ",".join(word for word, given in zip(chosen, words, strict=True) if word != given)
         jobs.append((label.replace("/", "_") or "job", chosen))
         folder = _checked(read_settings(chosen), launcher["name"])
+        (folder / jobs[-1][0]).exists()  # a name that is too long is refused here
     return run_jobs(jobs, _job, launcher, folder / ".submitit")
 
 
