@@ -51,7 +51,8 @@ def velocity(results: dict[str, Summary]) -> Iterator[str]:
     if not lanes:
         return
     yield ""
-    yield "The iterate returned, as return at risk / c, by the evaluation points on the way (two episodes each);"
+    yield "The iterate returned, as return at risk / c, by the evaluation points on the way (two episodes each, or ten"
+    yield "where the best of them is deployed);"
     yield "`best` is the highest return within 1% of the limit, chosen by the episodes it is reported with:"
     yield ""
     heads = ["run", "seed", "deployed", "last", "drawn uniformly", "of which feasible", "best", "best, steps"]

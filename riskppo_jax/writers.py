@@ -15,8 +15,8 @@ from riskppo_jax.errors import UserError
 from riskppo_jax.settings import Settings, to_dict
 
 _COUNTED = ("train/episodes", "train/terminated", "train/diverged", "ppo/skipped")  # summed over a chunk
-_LATEST = ("train/env_steps", "train/bad_streak", "constraint")  # the last of a chunk; prices and t among them
-_BATCH = ("slack", "t_batch", "t_batch_discounted", "risk", "mean")  # of a constraint, but averaged
+_LATEST = ("train/env_steps", "train/bad_streak", "constraint", "objective")  # the last of a chunk, as prices and t
+_BATCH = ("slack", "t_batch", "t_batch_discounted", "risk", "mean", "value")  # of these, but averaged
 
 
 class Writer(Protocol):

@@ -339,6 +339,7 @@ def test_unknown_parts_of_an_id_name_those_that_exist(id, match):
     ({"vases": -1}, "vases accepts"),
     ({"gremlins": 2}, "gremlins=2 is not an option of SafetyPointGoal1-v0"),
     ({"layout_seed": 1.5}, "layout_seed accepts"),
+    ({"layout_seed": 3}, "layout_seed=3: accepts reset=fixed"),
     ({"reset": "warm"}, "reset accepts random or fixed"),
     ({"noise": -1.0}, "noise accepts"),
     ({"time_limit": 0}, "time_limit accepts"),

@@ -23,6 +23,7 @@ from riskppo_jax.envs.navigation.tables import LIDAR_BINS, task
 from riskppo_jax.envs.navigation.view import Reader, View
 from riskppo_jax.envs.navigation.world import SUBSTEPS, build, girth
 from riskppo_jax.envs.wrappers import ActionNoise, AutoReset, FiniteGuard, TimeLimit, when_any
+from riskppo_jax.errors import UserError
 from riskppo_jax.types import Array, Key, PyTree
 
 MOST = 10.0  # rewards are clipped to this
@@ -91,6 +92,8 @@ class Navigation:
         **counts: int | None,
     ):
         del clip_actions
+        if layout_seed and reset != "fixed":
+            raise UserError(f"layout_seed={layout_seed}: accepts reset=fixed beside it, the layout that is kept")
         counts = {kind: count for kind, count in counts.items() if count is not None}
         self.robot = robots.find(robot)
         self.task = task(name, level, robot, counts)
