@@ -132,6 +132,7 @@ def worst_rewards(summary: Summary) -> dict[float, list[float]]:
 
 def utilities(results: dict[str, Summary]) -> Claims:
     """Limits that bind at the same speeds: each measure keeps its own, and the means are alike."""
+    results = {name: found for name, found in results.items() if name != "start"}
     means = {name: mean(lane["constraints"][0]["mean"] for lane in found["lanes"]) for name, found in results.items()}
     for name, summary in results.items():
         over = [lane["constraints"][0]["risk_value"] / lane["constraints"][0]["threshold"] for lane in summary["lanes"]]
