@@ -58,13 +58,27 @@ class Dense(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        init = nn.initializers.orthogonal(self.gain) if self.gain else nn.initializers.zeros
+        init = orthogonal(self.gain) if self.gain else nn.initializers.zeros
         kernel = self.param("kernel", init, (x.shape[-1], self.outputs))
         bias = self.param("bias", nn.initializers.zeros, (self.outputs,))
         if self.outputs == 1:
             # XLA rounds a matrix times a vector in its own way wherever it stands; a sum of products, less so
             return jnp.sum(x * kernel[:, 0], -1, keepdims=True) + bias
         return affine(x, kernel, bias)
+
+
+def orthogonal(gain: float) -> Callable[..., Array]:
+    """Flax's initializer, one matrix at a time under `vmap`, too.
+
+    On a CPU a batched factorisation hands its matrices to the pool of threads it stands in; two of them side by side,
+    as an actor's and a critic's on two cores, may wait for each other for ever (jaxlib 0.10).
+    """
+    init = nn.initializers.orthogonal(gain)
+
+    def one(key: Key, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> Array:
+        return jax.custom_batching.sequential_vmap(lambda key: init(key, shape, dtype))(key)
+
+    return one
 
 
 @jax.custom_vjp

@@ -1,6 +1,7 @@
 """Networks: what they start as, and the laws their outputs stand for."""
 
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -103,3 +104,17 @@ def test_wrong_hypers_are_named(name, value):
 def test_usual_hypers_pass():
     check_ppo_hypers(PPOHypers())
     check_ppo_hypers(PPOHypers(max_grad_norm=float("inf"), gamma=1.0, lr=0.0))
+
+
+def test_lanes_are_initialised_one_matrix_at_a_time():
+    """A batch of factorisations may wait for another for ever; and a lane's weights are those of a single run."""
+    networks = make_networks(4, 2, None, Layout(hidden_sizes=(8,)))
+    keys = jax.random.split(jax.random.key(0), 3)
+    init = jax.jit(jax.vmap(networks.init))
+    text = init.lower(keys).as_text()
+    assert "lapack" in text or jax.default_backend() != "cpu"
+    for shape in re.findall(r"@lapack_\w+\([^\n]*?: \(tensor<([^>]*)>", text):
+        assert len(shape.split("x")) == 3, shape  # rows, columns, type
+    alone = [jax.jit(networks.init)(key) for key in keys]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *alone)
+    jax.tree.map(np.testing.assert_array_equal, init(keys), stacked)
