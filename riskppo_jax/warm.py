@@ -56,10 +56,13 @@ def begin(job: Job, folder: Path) -> RunState:
 def take(fresh: RunState, held: RunState) -> RunState:
     """`fresh` with the networks of `held`, their optimiser's moments, and the scales of what they read and predict."""
     counters = {"skipped": fresh.learner.skipped, "skip_streak": fresh.learner.skip_streak}
+    # worlds under way, as far as the scale of rewards knows: returns that all rise from 0 at once would shrink every
+    # reward, and a critic that has seen none of that loses its way
+    under_way = jnp.broadcast_to(held.scale.moments.mean[..., None], fresh.scale.returns.shape)
     state = fresh.replace(
         learner=held.learner.replace(**counters),
         averaged=held.learner.params.actor,
         moments=held.moments,
-        scale=fresh.scale.replace(moments=held.scale.moments, targets=held.scale.targets),
+        scale=held.scale.replace(returns=under_way),
     )
     return state if state.chosen is None else deploy.begin(state)

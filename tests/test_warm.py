@@ -1,8 +1,10 @@
 """`start_from`: a run that begins with what another has learned."""
 
+import functools
 import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from tabular_cli import TINY
@@ -11,6 +13,7 @@ from riskppo_jax.build import build
 from riskppo_jax.checkpoint import steps
 from riskppo_jax.cli import main
 from riskppo_jax.errors import UserError
+from riskppo_jax.normalize import init_reward_scale, reward_factor, update_reward_scale
 from riskppo_jax.run import _enter
 from riskppo_jax.rundir import restore_run
 from riskppo_jax.settings import read_settings
@@ -51,6 +54,7 @@ def test_networks_and_scales_are_taken_and_prices_begin_anew(earlier, tmp_path):
     equal(state.averaged, held.learner.params.actor)
     equal(state.moments, held.moments)
     equal((state.scale.moments, state.scale.targets), (held.scale.moments, held.scale.targets))
+    equal(state.scale.returns, np.full(4, held.scale.moments.mean))  # as if worlds were under way
     fresh = job.trainer.init(jax.random.key(7), job.hypers)
     equal((state.dual, state.envs.obs, state.env_steps), (fresh.dual, fresh.envs.obs, fresh.env_steps))
     assert np.asarray(held.env_steps) > 0  # there was something to forget
@@ -82,6 +86,17 @@ def test_every_lane_starts_from_a_single_run_or_from_its_own(earlier, pair, tmp_
     equal(state.learner.params, jax.tree.map(lambda x: x[1], two.learner.params))
     state, _ = first_state([*words, f"start_from={pair}"], tmp_path / "b")
     equal(state.learner.params, two.learner.params)
+
+
+def test_rewards_keep_their_size():
+    """Returns that all rose from 0 at once would shrink the rewards of a steady policy, and its critic lose its way."""
+    rewards, never = jnp.ones((128, 16)), jnp.zeros((128, 16), bool)
+    step = jax.jit(lambda scale: update_reward_scale(scale, rewards, never, 0.99))
+    held = functools.reduce(lambda scale, _: step(scale), range(500), init_reward_scale(16))
+    starts = jnp.broadcast_to(held.moments.mean, (16,)), jnp.zeros(16)
+    under_way, at_once = (float(reward_factor(step(held.replace(returns=start)))) for start in starts)
+    before = float(reward_factor(held))
+    assert abs(under_way / before - 1.0) < 0.01 and at_once < 0.8 * before
 
 
 @pytest.mark.parametrize(
