@@ -17,6 +17,7 @@ from gymnasium.spaces import Box, Discrete, Space
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
+from riskppo_jax import trees
 from riskppo_jax.envs.base import State
 from riskppo_jax.envs.registry import make_env
 from riskppo_jax.envs.wrappers import AutoReset, Wrapper
@@ -167,7 +168,7 @@ class VecEnv(gymnasium.vector.VectorEnv):
         """A fresh world where `mask` holds, otherwise the one there is."""
         key = jnp.where(known, jax.random.key(seed), jax.random.fold_in(state.key, 1))
         fresh = self.env.reset(key, where=mask)
-        return jax.tree.map(lambda new, old: jnp.where(mask, new, old), fresh, state)
+        return trees.where(mask, fresh, state)
 
 
 class _Recorded(Wrapper):

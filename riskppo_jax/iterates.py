@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from riskppo_jax import trees
 from riskppo_jax.types import Array, ArrayLike, Key, PyTree
 
 CHOICES = ("last", "uniform", "best", "average")
@@ -55,13 +56,10 @@ def update(
     drawn = jax.random.uniform(key) * count < 1.0
     rate = (power + 1.0) / (count + power)
 
-    def pick(take, new, old):
-        return jax.tree.map(lambda a, b: jnp.where(take, a, b), new, old)
-
     return Iterates(
         last=item,
-        uniform=pick(drawn, item, seen.uniform),
-        best=pick(better, item, seen.best),
+        uniform=trees.where(drawn, item, seen.uniform),
+        best=trees.where(better, item, seen.best),
         average=jax.tree.map(lambda mean, new: mean + rate * (new - mean), seen.average, item),
         best_objective=jnp.where(better, objective, seen.best_objective),
         best_violation=jnp.where(better, violation, seen.best_violation),

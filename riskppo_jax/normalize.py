@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from riskppo_jax import trees
 from riskppo_jax.types import Array, ArrayLike
 
 MEMORY = 20  # rollouts after which the reward's scale forgets: prices move, and so does what a policy earns
@@ -67,7 +68,7 @@ def update_moments(moments: Moments, samples: Array, valid: Array | None = None)
     change = share * delta + moments.mean_rest
     mean = moments.mean + change
     updated = Moments(count=count, mean=mean, var=var, mean_rest=change - (mean - moments.mean))
-    return jax.tree.map(lambda new, old: jnp.where(added > 0, new, old), updated, moments)
+    return trees.where(added > 0, updated, moments)
 
 
 def normalize(moments: Moments, x: Array, clip: ArrayLike = 10.0) -> Array:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from riskppo_jax import sgda, units
+from riskppo_jax import sgda, trees, units
 from riskppo_jax.config import Layout, PPOHypers
 from riskppo_jax.envs.base import Env, State
 from riskppo_jax.envs.wrappers import staggered, with_noise
@@ -197,7 +197,7 @@ def make_train(
             bad_streak=jnp.zeros((), jnp.int32),
             mean_worlds=begin(jax.random.fold_in(key_envs, 1), hypers) if scheme.dual_policy == "mean" else None,
         )
-        return jax.tree.map(_strong, state)
+        return jax.tree.map(trees.strong, state)
 
     def collect(state: RunState, key: Key, hypers: Hypers, deterministic: bool = False) -> tuple[RunState, _Seen]:
         memory = jnp.where(state.env_steps < hypers.ppo.memory_until * hypers.total_steps, 1.0, 0.0)
@@ -227,7 +227,7 @@ def make_train(
         sets = units.of_rewards(dual_sets(hypers, now), view.reward, weights)
         moved = sgda.dual_step(rule, sets, state.dual, oracle, hypers.dual, t_star, key)
         # a batch in which no episode ended says nothing about episodes
-        return _where(jnp.sum(weights) > 0, moved, state.dual) if whole else moved
+        return trees.where(jnp.sum(weights) > 0, moved, state.dual) if whole else moved
 
     def improve(
         state: RunState, seen: _Seen, key: Key, lr: Array, hypers: Hypers, now: Problem
@@ -274,8 +274,8 @@ def make_train(
 
         # lines 6 and 7: prices and t, from that batch
         moved = move_duals(state, judged.view, key_dual, hypers, now)
-        sound = _all_finite((moved.lam, moved.t))
-        state = state.replace(dual=_where(sound, moved, before.dual))
+        sound = trees.all_finite((moved.lam, moved.t))
+        state = state.replace(dual=trees.where(sound, moved, before.dual))
 
         # line 4 of the next round: improve the policy on the same batch at the new prices
         state, ppo_metrics = improve(state, seen, key_sgd, lr, hypers, now)
@@ -300,12 +300,12 @@ def make_train(
         newest = 1.0 / jnp.maximum(jnp.ceil((env_steps - begins) / steps_per_iteration), 1.0)
         after = state.replace(
             key=key,
-            averaged=_blend(state.averaged, state.learner.params.actor, newest),
+            averaged=trees.blend(state.averaged, state.learner.params.actor, newest),
             env_steps=env_steps,
             bad_streak=jnp.where(bad, before.bad_streak + 1, 0),
         )
         # a run that diverged stands still, so that its neighbours in a sweep can go on
-        after = _where(before.bad_streak < BAD_ITERATIONS, after, before)
+        after = trees.where(before.bad_streak < BAD_ITERATIONS, after, before)
         return after, {
             "train/env_steps": after.env_steps,
             "train/diverged": diverged,
@@ -328,11 +328,6 @@ def scan_steps(trainer: Trainer, length: int) -> Callable[[RunState, Hypers], tu
     return chunk
 
 
-def _strong(x: Array) -> Array:
-    """`x` without weak typing: the first state has the very types of all that follow, so one program serves."""
-    return x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else jnp.asarray(x, x.dtype)
-
-
 def _averse(progress: Array, after: ArrayLike) -> Array:
     """The objective's own share beside the mean: 0 until half of `after`, then linear, 1 from there on.
 
@@ -340,16 +335,3 @@ def _averse(progress: Array, after: ArrayLike) -> Array:
     """
     half = 0.5 * after
     return jnp.where(progress < after, jnp.clip((progress - half) / jnp.maximum(half, 1e-9), 0.0, 1.0), 1.0)
-
-
-def _blend(old: PyTree, new: PyTree, share: Array) -> PyTree:
-    """`(1 - share) old + share new`; exactly `new` at a share of one."""
-    return jax.tree.map(lambda a, b: jnp.where(share < 1.0, a + share * (b - a), b), old, new)
-
-
-def _all_finite(tree: PyTree) -> Array:
-    return jnp.all(jnp.asarray([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
-
-
-def _where(condition: Array, new: PyTree, old: PyTree) -> PyTree:
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)

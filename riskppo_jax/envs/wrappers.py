@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 
+from riskppo_jax import trees
 from riskppo_jax.envs.base import Env, State
 from riskppo_jax.errors import UserError
 from riskppo_jax.types import Array, ArrayLike, Key, PyTree
@@ -82,7 +83,7 @@ class FiniteGuard(Wrapper):
     def step(self, state: State, action: Array) -> State:
         new = self.env.step(state, action)
         watched = (new.obs, new.reward, new.cost, new.constraints)
-        finite = jnp.all(jnp.array([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(watched)]))
+        finite = trees.all_finite(watched)
         keep = lambda value, other: jnp.where(finite, value, other)  # noqa: E731
         return new.replace(
             obs=keep(new.obs, state.obs),

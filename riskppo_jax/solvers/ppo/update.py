@@ -15,6 +15,7 @@ import optax
 from flax import struct
 from jax.flatten_util import ravel_pytree
 
+from riskppo_jax import trees
 from riskppo_jax.config import Layout, PPOHypers
 from riskppo_jax.nets import Networks, Params
 from riskppo_jax.normalize import Moments, normalize
@@ -190,7 +191,7 @@ def _fit(
         stepped, change = adam_step(optimizer, shrink * gradient, lr, hypers.adam_eps)
         taken = jnp.isfinite(value) & jnp.isfinite(norm)
         weights = jnp.where(taken, weights - change, weights)
-        optimizer = jax.tree.map(lambda new, old: jnp.where(taken, new, old), stepped, optimizer)
+        optimizer = trees.where(taken, stepped, optimizer)
         return (weights, optimizer), jnp.concatenate([logged, jnp.stack([norm, taken])])
 
     def run_epoch(carry, key: Key):
