@@ -82,12 +82,13 @@ def at(reward: float, risk: float, threshold: float) -> str:
 
 
 def tails(results: dict[str, Summary]) -> Iterator[str]:
-    """The law of a step's quantity side by side, mean actions; the first run's limit serves all."""
+    """The law of a step's quantity side by side, mean actions, all beside the limit of the first."""
     yield from every_lane(results)
     if any("steps" not in c for found in results.values() for lane in found["lanes"] for c in lane["constraints"]):
         return
     yield ""
-    limit = next(iter(results.values()))["lanes"][0]["constraints"][0]["threshold"]
+    first = results.get("start") or next(iter(results.values()))
+    limit = first["lanes"][0]["constraints"][0]["threshold"]
     yield f"As speeds, beside the limit {limit:g} (other measures have limits of another size):"
     yield ""
     heads = ["run", "lane", "return", "mean / c", "CVaR 0.3 / c", "CVaR 0.05 / c", "steps above c", "sd / c"]

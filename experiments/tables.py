@@ -112,7 +112,7 @@ def utilities() -> Rows:
     yield ("measure", "its limit", "return", "mean speed / 0.373", "mean of the worst 5% of steps / 0.373",
            "steps above 0.373")  # fmt: skip
     runs = dict(_runs("utilities"))
-    c = runs["cvar"]["lanes"][0]["constraints"][0]["threshold"]
+    c = runs["start"]["lanes"][0]["constraints"][0]["threshold"]
     for name in ("cvar", "soft_cvar", "monotone_quadratic", "entropic", "mean"):
         own = runs[name]["lanes"]
         tail = [_law(lane, c) for lane in own]

@@ -39,7 +39,8 @@ def main() -> None:
     for name, parameters in MEASURES.items():
         limit = -float(oce.from_config({"name": name, **parameters}).value(-speed))
         chosen = [f"risk.{key}={value}" for key, value in parameters.items()]
-        chosen = [*words, f"risk={name}", *chosen, f"threshold={limit:.6f}"]
+        # t begins where it is to end, about: at 0, every step would be charged in full until it gets there
+        chosen = [*words, f"risk={name}", *chosen, f"threshold={limit:.6f}", f"dual.t_init={-limit:.6f}"]
         train(runs / name, HERE / "utilities" / name, chosen)
     compare(runs, HERE / "utilities")
 
