@@ -4,6 +4,7 @@ Colours are Okabe and Ito's, which people with any kind of colour vision tell ap
 One-column figures are 3.4 inches wide with type of 8 points, two-column ones 7 inches.
 """
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +28,9 @@ FORMATS = ("png", "pdf")
 _GREY = "#666666"
 _FEW = 3  # points that make no line yet
 _COUNTED = 3  # values of a quantity that is counted, not measured
-_INSIDE = 5  # entries of a legend that leave room for the curves
+_INSIDE = 5  # entries of a legend that leave room for the curves ...
+_SHORT = 30  # letters of the longest, likewise
+_LINE = 54  # letters of a line below the curves
 
 Curve = tuple[np.ndarray, np.ndarray]  # steps, values
 
@@ -111,7 +114,7 @@ def learning_curves(curves: Mapping[str, Curve], ylabel: str = "return") -> "Fig
             axis.plot(steps / 1e6, values.mean(0), style, color=color, label=f"{label} ({len(values)})")
             axis.fill_between(steps / 1e6, values.min(0), values.max(0), color=color, alpha=0.2, lw=0)
         axis.set(xlabel="million environment steps", ylabel=ylabel)
-        axis.legend(title="group (seeds)")
+        _legend(figure, axis, "group (seeds)")
         return figure
 
 
@@ -218,14 +221,16 @@ def save(figure: "Figure", stem: Path, formats: Sequence[str] = FORMATS) -> list
     return written
 
 
-def _legend(figure: "Figure", axis) -> None:
-    """Inside the axes, or below them where it would hide what is drawn."""
-    entries = len(axis.get_legend_handles_labels()[1])
-    if entries <= _INSIDE:
-        axis.legend()
+def _legend(figure: "Figure", axis, title: str | None = None) -> None:
+    """Inside the axes, or below them where it would hide what is drawn; long labels in several lines."""
+    handles, labels = axis.get_legend_handles_labels()
+    if len(labels) <= _INSIDE and max(map(len, labels), default=0) <= _SHORT:
+        axis.legend(title=title)
         return
-    figure.set_figheight(figure.get_figheight() + 0.14 * entries)
-    figure.legend(loc="outside lower left")
+    labels = [textwrap.fill(label, _LINE) for label in labels]
+    lines = sum(label.count("\n") + 1 for label in labels) + (title is not None)
+    figure.set_figheight(figure.get_figheight() + 0.14 * lines)
+    figure.legend(handles, labels, title=title, loc="outside lower left")
 
 
 def _limits(axis, thresholds: Sequence[float]) -> None:

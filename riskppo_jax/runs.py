@@ -14,6 +14,7 @@ import yaml
 from riskppo_jax.errors import UserError
 
 SEED = "seed"
+_BEGINNINGS = ("deploy", "start_from", "lam_init", "t_init")  # where a run began, and which of its policies it returns
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,8 @@ def groups(runs: Sequence[Run]) -> dict[str, list[Lane]]:
     kinds = {(own["env"], own["algo"]) for own in traits.values()}
     shared = [[own for own in traits.values() if (own["env"], own["algo"]) == kind] for kind in kinds]
     varying = [name for i, name in enumerate(("env", "algo")) if len({kind[i] for kind in kinds}) > 1]
-    varying += [name for name in names if any(len({json.dumps(own.get(name)) for own in some}) > 1 for some in shared)]
+    differing = [n for n in names if any(len({json.dumps(own.get(n)) for own in some}) > 1 for some in shared)]
+    varying += sorted(differing, key=lambda name: name.rsplit(".", 1)[-1] in _BEGINNINGS)  # what tells least goes last
     labels = {key: describe_point({n: own.get(n) for n in varying}) or "all" for key, own in _short(traits, varying)}
     found: dict[str, list[Lane]] = {}
     for key, lanes in members.items():
