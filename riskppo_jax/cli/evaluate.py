@@ -84,7 +84,7 @@ def _print(lane: dict[str, Any]) -> None:
     console = table_console()
     console.print(table)
     if "objective" in lane:
-        console.print(say_objective(lane["objective"]))
+        console.print(say_objective(lane["objective"]), markup=False)
     for c in lane["constraints"]:
         for label, found in (("mean", c), ("sampled", c["sampled"])):
             low, high = found["risk_value_ci"]
@@ -93,4 +93,4 @@ def _print(lane: dict[str, Any]) -> None:
                 f"({low:.4g} to {high:.4g}), limit {c['threshold']:g}: {'kept' if found['satisfied'] else 'not kept'}"
             )
         if "whole" in c:
-            console.print(say_whole(c))
+            console.print(say_whole(c), markup=False)
