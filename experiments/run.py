@@ -110,7 +110,7 @@ def _limits(reset: str, task: str, algo: str, short: bool) -> list[str]:
     if short and task == "Button1":  # with short episodes it has learned what a button is worth later
         limits.append("dual.lam_delay=200")
     # mean actions may graze something in one episode of hundreds: hence the best of many points, confirmed in as many
-    return [steps, *limits, "deploy=best", *POINTS[task], "eval.confirm_episodes=200"]
+    return [steps, *limits, "deploy=best", *POINTS[task], f"eval.confirm_episodes={200 if short else 100}"]
 
 
 PARTS: dict[str, Commands] = {
