@@ -1,12 +1,12 @@
 """The paper's figures and what goes beyond them: trains what is missing and keeps the results beside this file.
 
-    python experiments/run.py [PART ...] [--only NAME ...] [--runs runs/paper] [--list]
+    python experiments/run.py [PART ...] [--only NAME ...] [--runs runs/paper] [--list | --pictures]
 
 A part is a set of `riskppo train` commands, `PARTS` below; seeds of one setting are lanes of one program. Everything
 resumes: what is finished is skipped, what was interrupted goes on. Each command leaves `PART/NAME.json` (the run's
-`summary.json` with the command, lambda's last fifth of training and the iterates one could have returned) and a
-picture; a part with several leaves
-`PART/*.png` that compare them. `python experiments/check.py` then says which claims hold.
+`summary.json` with the command, its learning curves, lambda's last fifth of training and the iterates one could have
+returned) and a picture; a part leaves `PART/*.png` that compare what its files say (`compare.py`). `python
+experiments/check.py` then says which claims hold.
 """
 
 import argparse
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from compare import compare, curves
 
 from riskppo_jax.cli import main as riskppo
-from riskppo_jax.figures import write_figures
-from riskppo_jax.runs import read_log, read_run, read_runs
+from riskppo_jax.runs import read_log, read_run
 
 HERE = Path(__file__).parent
 ROBOTS = ("HalfCheetah", "Hopper", "Swimmer", "Walker2d", "Ant", "Humanoid")
@@ -153,6 +153,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="of a part's commands")
     parser.add_argument("--runs", type=Path, default=Path("runs/paper"), help="where to train (default: %(default)s)")
     parser.add_argument("--list", action="store_true", help="print the commands and train nothing")
+    parser.add_argument("--pictures", action="store_true", help="draw those that compare again and train nothing")
     args = parser.parse_args()
     for part in args.parts or PARTS:
         if part not in PARTS:
@@ -163,10 +164,10 @@ def main() -> int:
             folder, words = args.runs / part / name, [word.replace("RUNS", str(args.runs)) for word in words]
             if args.list:
                 print(command(folder, words))
-            else:
+            elif not args.pictures:
                 train(folder, HERE / part / name, words)
         if not args.list:
-            compare(args.runs / part, HERE / part)
+            compare(HERE / part)
     return 0
 
 
@@ -193,6 +194,7 @@ def keep(run: Path, stem: Path, command: str) -> None:
         own = [point for point in log if point.get("sweep/lane", 0) == i]
         for constraint in lane["constraints"]:
             constraint["steps"] = tail(read.samples[constraint["name"]])
+        lane["curves"] = curves(read)
         if lane["constraints"]:
             prices = [point.get("constraint0/lam_mean", point["constraint0/lam"]) for point in own]
             lane["lam_last_fifth"] = last_fifth(np.asarray(prices, float))
@@ -204,20 +206,6 @@ def keep(run: Path, stem: Path, command: str) -> None:
     figures = sorted((run / "figures").rglob("*overview*.png"))
     if figures:
         shutil.copyfile(figures[0], stem.with_suffix(".png"))
-
-
-def compare(runs: Path, out: Path) -> None:
-    """Learning curves, and reward against risk, of all finished runs of a part, unless some are elsewhere."""
-    finished = [run for run in read_runs([runs]) if run.summary]
-    gone = sorted({path.stem for path in out.glob("*.json")} - {run.folder.name for run in finished})
-    if gone:
-        print(f"{out.name}: figures that compare stay as they are; these runs are not here: {', '.join(gone)}")
-    if gone or sum(len(run.lanes) for run in finished) < 2:
-        return
-    draft = runs / "figures"
-    for path in write_figures(finished, draft, ("png",)):
-        if path.stem.startswith(("frontier", "learning", "cost", "distributions")):
-            shutil.copyfile(path, out / path.name)
 
 
 def ceiling(summary: dict[str, Any]) -> float:

@@ -12,7 +12,8 @@ that has not learned yet so much that it may never get going. Leaves `utilities/
 import argparse
 from pathlib import Path
 
-from run import BEST, HERE, PARTS, compare, train
+from compare import compare
+from run import BEST, HERE, PARTS, train
 
 from riskppo_jax.risk import oce
 from riskppo_jax.runs import read_run
@@ -42,7 +43,7 @@ def main() -> None:
         # t begins where it is to end, about: at 0, every step would be charged in full until it gets there
         chosen = [*words, f"risk={name}", *chosen, f"threshold={limit:.6f}", f"dual.t_init={-limit:.6f}"]
         train(runs / name, HERE / "utilities" / name, chosen)
-    compare(runs, HERE / "utilities")
+    compare(HERE / "utilities")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Which figures a run or several allow, and their files: what `riskppo plot` and the report write."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ def write_figures(
         for name, figure in _lane_figures(lane):
             written += plotting.save(figure, target / name, formats)
     if len(lanes) > 1:
-        for name, figure in _comparisons(runs):
+        for name, figure in comparisons(groups(runs)):
             written += plotting.save(figure, folder / name, formats)
     return written
 
@@ -62,8 +62,8 @@ def _lane_figures(lane: Lane) -> Iterator[tuple[str, "Figure"]]:
         )  # fmt: skip
 
 
-def _comparisons(runs: Sequence[Run]) -> Iterator[tuple[str, "Figure"]]:
-    found = groups(runs)
+def comparisons(found: Mapping[str, Sequence[Lane]]) -> Iterator[tuple[str, "Figure"]]:
+    """Learning curves, frontier and distributions of groups of lanes under their labels, each by its file's name."""
     for name, ylabel, read in (
         ("learning_curves", "return", lambda lane: lane.reward_curve()[:2]),
         ("cost_curves", "cost a step", lambda lane: lane.curve("train/cost")),

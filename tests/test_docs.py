@@ -7,6 +7,7 @@ exported policy. A block under `<!-- slow -->` runs in the slow tests only, with
 import argparse
 import importlib
 import importlib.util
+import json
 import re
 import shlex
 import shutil
@@ -192,3 +193,24 @@ def test_tables_of_results_are_those_of_the_files(experiments):
         stale = tables.MARKED.sub(lambda found: found[0].replace(" | ", " | 7"), text)
         assert stale != text and tables.fill(stale) == text
     assert check.judged()[1] == (ROOT / "experiments" / "results.md").read_text()
+
+
+def test_pictures_that_compare_are_drawn_from_the_files(tmp_path, monkeypatch):
+    """They cannot show other runs than the tables do, and need no runs at hand."""
+    monkeypatch.syspath_prepend(ROOT / "experiments")
+    compare = importlib.import_module("compare")
+    for name in ("mean", "entropic"):
+        shutil.copyfile(ROOT / "experiments" / "utilities" / f"{name}.json", tmp_path / f"{name}.json")
+    stale = tmp_path / "frontier_of_something_else.png"
+    stale.write_bytes(b"")
+    found = compare.read_part(tmp_path)
+    assert {label: len(lanes) for label, lanes in found.items()} == {"entropic": 2, "mean": 2}
+    lane = json.loads((tmp_path / "mean.json").read_text())["lanes"][1]
+    steps, values, _ = found["mean"][1].reward_curve()
+    assert [steps.tolist(), values.tolist()] == [*lane["curves"]["reward"].values()]
+    assert found["mean"][1].samples["velocity"].max() == lane["constraints"][0]["steps"]["percentiles"][-1]
+    drawn = {path.stem for path in compare.compare(tmp_path)}
+    assert drawn == {"learning_curves", "cost_curves", "frontier_velocity", "distributions_velocity"}
+    assert not stale.exists()
+    swept = compare.read_part(ROOT / "experiments" / "frontier")
+    assert [*swept] == ["beta 0.05", "beta 0.1", "beta 0.3", "beta 1"]
