@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from riskppo_jax import deploy, grid, sgda, units
-from riskppo_jax.config import Layout, PPOHypers, check_ppo_hypers
+from riskppo_jax.config import Layout, PPOHypers, check_dual, check_ppo_hypers
 from riskppo_jax.engines.base import resolve
 from riskppo_jax.envs.base import Env
 from riskppo_jax.envs.registry import list_envs, make_env
@@ -30,11 +30,6 @@ SHARDS = ("auto", LANES, ENVS, "none")
 PAIRED = 16  # worlds from which on halves of them on two cores are quicker
 PAIRED_ENGINES = ("native", "analytic")  # that are known to run on several devices at once: see `claim_cores`
 MODES = ("auto", "vmap", "map")  # how the lanes of a sweep are run
-_BELOW = {
-    "lam_step": 0.0, "lam_delay": 0.0, "t_step": 0.0, "lam_gain": 0.0, "lam_damping": 0.0,
-    "slack_clip": 0.0, "t_clip": 0.0, "gain_clip": 0.0, "gain_warmup": 1.0, "radius": 0.0, "lam_growth": 1.0,
-    "lam_patience": 1.0, "lam_max": 0.0, "lam_init": 0.0, "ease": 0.0,
-}  # fmt: skip
 
 
 class Job(NamedTuple):
@@ -172,7 +167,7 @@ def plan(total_steps: int, per_iteration: int, every: int) -> tuple[int, int]:
     if iterations < 1:
         raise UserError(
             f"total_steps={total_steps}: accepts at least one batch of {per_iteration} "
-            "(layout.num_envs * layout.horizon, twice that with scheme.dual_rollout=fresh)"
+            "(layout.num_envs * layout.horizon, as often as scheme.dual_rollout=fresh and scheme.policy_updates say)"
         )
     every = min(every, iterations)
     sizes = range(max(1, (every + 1) // 2), min(iterations, 2 * every) + 1)
@@ -228,15 +223,8 @@ def _check_counts(settings: Settings) -> None:
 
 def _dual(settings: Settings) -> tuple[sgda.Rule, sgda.DualHypers, dict[str, float]]:
     given = dict(vars(settings.dual))
-    for name, low in _BELOW.items():
-        value, opens = given[name], name in ("slack_clip", "gain_clip", "t_clip", "radius", "lam_max")
-        finite = math.isfinite(value) or (name in ("slack_clip", "gain_clip", "t_clip") and value == math.inf)
-        if not (finite and (value > low if opens else value >= low)):
-            raise UserError(f"dual.{name}={value}: accepts numbers {'above' if opens else 'from'} {low:g}")
-    if not 0 < given["ease_until"] <= 1:
-        raise UserError(f"dual.ease_until={given['ease_until']}: accepts a share of training, above 0 to 1")
-    if not math.isfinite(given["t_init"]):
-        raise UserError(f"dual.t_init={given['t_init']}: accepts a finite number")
+    for name, value in given.items():
+        check_dual(name, value)
     starts = {name: given.pop(name) for name in ("lam_max", "lam_init", "t_init")}
     rule = sgda.Rule(**{name: given.pop(name) for name in ("lam", "t", "box", "smoothed")})
     return rule, sgda.DualHypers(**given), starts
@@ -262,6 +250,8 @@ def _env(settings: Settings) -> Env:
     except UserError as error:
         if str(error).split("=")[0] in settings.env:  # an option of the task, by the name it was given under
             raise UserError(f"env.{error}") from error
+        if str(error).startswith("thresholds="):
+            raise UserError(str(error).replace("thresholds", "threshold") + ", or a number") from error
         raise
 
 

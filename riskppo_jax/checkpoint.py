@@ -31,7 +31,7 @@ def save(path: str | Path, state: PyTree, notes: Mapping[str, Any] | None = None
 
     Args:
       path: the folder; one that exists is replaced.
-      state: what to save.
+      state: what to save; plain numbers come back as arrays.
       notes: plain values to keep beside it.
     """
     path = Path(path).absolute()
@@ -160,8 +160,16 @@ def prune(folder: str | Path, keep: int) -> None:
 
 
 def _named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
-    return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf)
+    """Leaves under their names; plain numbers among them as the arrays that JAX makes of them."""
+    return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf if hasattr(leaf, "dtype") else _array(leaf))
             for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]]  # fmt: skip
+
+
+def _array(leaf: Any) -> Any:
+    try:
+        return jnp.asarray(leaf)
+    except (TypeError, ValueError):
+        raise UserError(f"a checkpoint accepts arrays, keys and numbers, not {leaf!r}") from None
 
 
 def _described(tree: PyTree) -> list[dict[str, Any]]:
@@ -197,11 +205,16 @@ def _require_room(folder: Path, size: int) -> None:
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    if not arrays:  # which Orbax refuses
+        path.mkdir()
+        return
     with _orbax() as writer:
         writer.save(path, dict(arrays))
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    if not any(path.iterdir()):
+        return {}
     with _orbax() as reader:
         return reader.restore(path)
 

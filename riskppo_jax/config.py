@@ -6,6 +6,7 @@ is traced: any of its fields can be an array, and a sweep over it is a `vmap`, n
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from flax import struct
 
@@ -13,6 +14,11 @@ from riskppo_jax.errors import UserError
 from riskppo_jax.types import ArrayLike
 
 ACTIVATIONS = ("tanh", "relu", "elu", "swish")
+_DUAL_LEAST = {
+    "lam_step": 0.0, "lam_delay": 0.0, "t_step": 0.0, "lam_gain": 0.0, "lam_damping": 0.0,
+    "slack_clip": 0.0, "t_clip": 0.0, "gain_clip": 0.0, "gain_warmup": 1.0, "radius": 0.0, "lam_growth": 1.0,
+    "lam_patience": 1.0, "lam_max": 0.0, "lam_init": 0.0, "ease": 0.0,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,21 @@ class PPOHypers:
     averse_after: ArrayLike = 0.0  # share of training before an averse objective is whole; until half of it the mean
     memory_until: ArrayLike = 1.0  # share of training after which layout.noise_memory is gone
     obs_clip: ArrayLike = 10.0  # in standard deviations
+
+
+def check_dual(name: str, value: Any) -> None:
+    """Raises `UserError` where a number of the dual step is outside its range; words are checked by their rule."""
+    if name == "ease_until":
+        if not 0 < value <= 1:
+            raise UserError(f"dual.ease_until={value}: accepts a share of training, above 0 to 1")
+    elif name == "t_init":
+        if not math.isfinite(value):
+            raise UserError(f"dual.t_init={value}: accepts a finite number")
+    elif name in _DUAL_LEAST:
+        low, opens = _DUAL_LEAST[name], name in ("slack_clip", "gain_clip", "t_clip", "radius", "lam_max")
+        finite = math.isfinite(value) or (name in ("slack_clip", "gain_clip", "t_clip") and value == math.inf)
+        if not (finite and (value > low if opens else value >= low)):
+            raise UserError(f"dual.{name}={value}: accepts numbers {'above' if opens else 'from'} {low:g}")
 
 
 def check_ppo_hypers(hypers: PPOHypers) -> None:

@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from riskppo_jax.runs import best_t, first_of
 from riskppo_jax.train import BAD_ITERATIONS
 
 _LINES = 25  # about so many plain lines for a whole run
@@ -23,14 +24,15 @@ class Display:
     def __init__(
         self,
         title: str,
-        constraints: Sequence[tuple[str, str]],  # name, and what the best -t of its measure is called
+        constraints: Sequence[tuple[str, Mapping[str, Any]]],  # name, and the `config` of its measure
         chunks: int,
         chunk_steps: int,
         console: Console | None = None,
     ):
         self.console = console or Console(highlight=False, soft_wrap=not sys.stdout.isatty())
         self._title = title
-        self._names, self._best = [name for name, _ in constraints], [best for _, best in constraints]
+        self._names, self._risks = [name for name, _ in constraints], [risk for _, risk in constraints]
+        self._best = [best_t(risk) for risk in self._risks]
         self._chunks, self._total = chunks, chunks * chunk_steps
         self._live = Live(console=self.console, auto_refresh=False) if self.console.is_terminal else None
         self._bar = Progress(TextColumn("{task.description}"), BarColumn(40), TextColumn("{task.percentage:.0f}%"))
@@ -66,9 +68,10 @@ class Display:
                  f"return {_number(point['train/return'])}", f"cost {_number(point['train/cost'])}"]  # fmt: skip
         for i, name in enumerate(self._names):
             c = {key: point[f"constraint{i}/{key}"] for key in ("risk", "t_batch", "t", "lam")}
+            t, best = self._minus(point, i, "t"), self._minus(point, i, "t_batch")
             parts.append(
                 f"| {name}: c {_limit(point, i)} risk {_number(c['risk'])} {self._best[i]} "
-                f"{_minus(c['t_batch'])} -t {_minus(c['t'])} lambda {_number(c['lam'])}"
+                f"{best} -t {t} lambda {_number(c['lam'])}"
             )
         print("  ".join(parts), flush=True)
 
@@ -90,9 +93,12 @@ class Display:
             table.add_column(head, justify="right")
         for i, name in enumerate(self._names):
             at = f"constraint{i}/"
-            found = [_limit(point, i), _number(point[at + "risk"]), _minus(point[at + "t_batch"])]
-            table.add_row(name, *found, _minus(point[at + "t"]), _number(point[at + "lam"]))
+            found = [_limit(point, i), _number(point[at + "risk"]), self._minus(point, i, "t_batch")]
+            table.add_row(name, *found, self._minus(point, i, "t"), _number(point[at + "lam"]))
         return table
+
+    def _minus(self, point: dict[str, Any], i: int, name: str) -> str:
+        return _minus(first_of({"risk": self._risks[i], name: point[f"constraint{i}/{name}"]}, name))
 
 
 class SweepDisplay(Display):

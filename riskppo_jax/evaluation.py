@@ -29,6 +29,7 @@ class Evaluation(NamedTuple):
     quantities: dict[str, np.ndarray]
     visited: np.ndarray
     step_reward: np.ndarray  # of every step, as the quantities
+    weight: np.ndarray | None = None  # of every step, where the law of steps is not that of all visited ones alike
 
     def samples(self, name: str) -> np.ndarray:
         """The quantity of every visited step, episode after episode."""
@@ -37,6 +38,10 @@ class Evaluation(NamedTuple):
     def rewards(self) -> np.ndarray:
         """The reward of every visited step, likewise."""
         return self.step_reward.T[self.visited.T]
+
+    def weights(self) -> Array:
+        """What each step weighs in a risk; 0 where none was taken."""
+        return jnp.asarray(self.visited if self.weight is None else self.weight, jnp.float32)
 
     def summary(self) -> dict[str, float | int]:
         """The `eval` entry of `summary.json`."""
@@ -97,6 +102,11 @@ def as_episodes(found: Evaluation, limit: int) -> Evaluation:
     return found._replace(quantities=sums, visited=visited, step_reward=whole(found.step_reward))
 
 
+def discounted(found: Evaluation, gamma: float) -> Evaluation:
+    """The same with step `k` of an episode weighing `gamma^k`: the law of `scheme.occupancy=discounted`."""
+    return found._replace(weight=np.where(found.visited, gamma ** np.arange(len(found.visited))[:, None], 0.0))
+
+
 def risk_report(
     constraint: Constraint, found: Evaluation, resamples: int = 200, key: Key | None = None
 ) -> dict[str, Any]:
@@ -105,15 +115,20 @@ def risk_report(
     The interval is a bootstrap over episodes: steps of one episode depend on each other, episodes do not.
     """
     key = jax.random.key(EVALUATION_SEED + 1) if key is None else key
-    v, visited = jnp.asarray(found.quantities[constraint.name]), jnp.asarray(found.visited, jnp.float32)
-    value, t_star, spread = _risks(constraint.utility, v, visited, key, resamples)
+    v, weights = jnp.asarray(found.quantities[constraint.name]), found.weights()
+    value, t_star, spread = _risks(constraint.utility, v, weights, key, resamples)
     limit, value = float(constraint.threshold), float(value) + 0.0  # a risk of nothing is 0, not -0
     return {
         "quantile": (0.0 - np.asarray(t_star, np.float64)).tolist(),
         "risk_value": value,
         "risk_value_ci": [float(x) + 0.0 for x in np.nanquantile(np.asarray(spread), [0.025, 0.975])],
         "satisfied": bool(value <= limit + TOLERANCE * abs(limit)),
-        "mean": float(found.samples(constraint.name).mean()),
+        "mean": float(
+            np.average(
+                found.samples(constraint.name),
+                weights=found.weight.T[found.visited.T] if found.weight is not None else None,
+            )
+        ),
     }
 
 
@@ -122,8 +137,7 @@ def objective_report(
 ) -> dict[str, Any]:
     """The objective's own measure of the reward of a step: its value with a 95% interval, as for risks, and `t*`."""
     key = jax.random.key(EVALUATION_SEED + 1) if key is None else key
-    worth, visited = jnp.asarray(found.step_reward), jnp.asarray(found.visited, jnp.float32)
-    loss, t_star, spread = _risks(objective, -worth, visited, key, resamples)
+    loss, t_star, spread = _risks(objective, -jnp.asarray(found.step_reward), found.weights(), key, resamples)
     return {
         "value": 0.0 - float(loss),
         "value_ci": [0.0 - float(x) for x in np.nanquantile(np.asarray(spread), [0.975, 0.025])],
@@ -138,7 +152,7 @@ def metrics(found: Evaluation, problem: Problem) -> dict[str, float]:
     as well, as rest without reward, which is what the policy is trained for.
     """
     point = {f"eval/{name}": float(getattr(found, name).mean()) for name in ("reward", "cost", "length")}
-    weights = jnp.asarray(found.visited, jnp.float32)
+    weights = found.weights()
     if problem.averse:
         earned = jnp.asarray(np.where(found.visited, found.step_reward, 0.0))
         point["eval/objective"] = float(_risk(problem.objective, earned, weights)[0])
@@ -186,14 +200,14 @@ def _episodes(key, params, moments, noise, obs_clip, *, env, networks, episodes,
 
 
 @partial(jax.jit, static_argnames="resamples")
-def _risks(utility, v: Array, visited: Array, key: Key, resamples: int):
+def _risks(utility, v: Array, weights: Array, key: Key, resamples: int):
     """Risk, `t*` and resampled risks of `v`, all of them arguments: what is constant gets folded for minutes."""
     episodes = v.shape[1]
 
     def resampled(key):
         drawn = jax.random.randint(key, (episodes,), 0, episodes)
         counts = jnp.zeros(episodes).at[drawn].add(1.0)
-        return -utility.value(-v, visited * counts)
+        return -utility.value(-v, weights * counts)
 
     spread = jax.lax.map(resampled, jax.random.split(key, resamples))
-    return -utility.value(-v, visited), utility.t_star(-v, visited), spread
+    return -utility.value(-v, weights), utility.t_star(-v, weights), spread

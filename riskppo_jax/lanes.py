@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 
 from riskppo_jax import deploy, evaluation
 from riskppo_jax.build import Job
-from riskppo_jax.config import check_ppo_hypers
+from riskppo_jax.config import check_dual, check_ppo_hypers
 from riskppo_jax.errors import UserError
 from riskppo_jax.evaluation import Evaluation
 from riskppo_jax.grid import points as product
@@ -203,6 +203,8 @@ def sweep(
     points = product(values)
     if not points:
         raise UserError("grid: is empty; accepts values for at least one setting")
+    if odd := next((s for s in values.get("seed", ()) if not isinstance(s, int) or not 0 <= s < 2**32), None):
+        raise UserError(f"grid: seed={odd!r}: accepts whole numbers from 0 to 2^32 - 1")
     keys = jnp.stack([jax.random.key(point.get("seed", 0)) for point in points])
     stacked = stack([_with_point(base, point) for point in points])
     chunk = scan_steps(trainer, iterations)
@@ -241,6 +243,10 @@ def _with_number(hypers: Hypers, area: str, key: str, value: Any) -> Hypers:
         ppo = hypers.ppo.replace(**{key: value})
         check_ppo_hypers(ppo)
         return hypers.replace(ppo=ppo)
+    if area == "dual":
+        check_dual(key, value)
+    elif (area, key) == ("", "noise") and not 0 <= value < math.inf:
+        raise UserError(f"grid: noise={value}: accepts a standard deviation >= 0")
     if area == "dual" and hasattr(hypers.dual, key):
         return hypers.replace(dual=hypers.dual.replace(**{key: value}))
     if area not in ("", "dual") or dataclasses.is_dataclass(getattr(hypers, key)):

@@ -1,7 +1,7 @@
 """What a finished run leaves behind: the final evaluation, `summary.json`, `samples.npz`, figures and report."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from riskppo_jax.evaluation import (
     EVALUATION_SEED,
     Evaluation,
     as_episodes,
+    discounted,
     evaluate,
     metrics,
     objective_report,
@@ -22,10 +23,10 @@ from riskppo_jax.evaluation import (
 )
 from riskppo_jax.grid import describe as describe_point
 from riskppo_jax.lanes import Way, lane_of
-from riskppo_jax.runs import best_t
+from riskppo_jax.runs import LAWS, best_t, first_of, read_log
 from riskppo_jax.train import BAD_ITERATIONS, Policy, RunState
 from riskppo_jax.traps import find_traps
-from riskppo_jax.writers import plain, read_points
+from riskppo_jax.writers import plain
 
 if TYPE_CHECKING:
     from riskppo_jax.rundir import Progress
@@ -54,7 +55,7 @@ def finish(job: Job, folder: Path, state: RunState, progress: "Progress", clock:
         "wall_seconds": clock(),
         "steps_per_second": sum(done) / progress.train_seconds if progress.train_seconds else None,
         "versions": versions(),
-        "warnings": _warnings(job, read_points(folder / "metrics.jsonl")),
+        "warnings": _warnings(job, read_log(folder / "metrics.jsonl")),
         "lanes": found,
     }
     arrays: dict[str, np.ndarray] = {}
@@ -127,8 +128,10 @@ def _confirm(job: Job, state: RunState, leads: np.ndarray, episodes: int, way: W
 
 
 def _points(job: Job, policy: Policy, episodes: int, way: Way, seed: int) -> list[dict[str, float]]:
-    found = _all_episodes(job, policy, True, episodes, way, seed)
-    return [metrics(each, own.hypers.problem) for own, each in zip(job.lanes or (job,), found, strict=True)]
+    found, singles = _all_episodes(job, policy, True, episodes, way, seed), job.lanes or (job,)
+    if job.settings.scheme.occupancy == "discounted":
+        found = [discounted(each, float(own.hypers.ppo.gamma)) for own, each in zip(singles, found, strict=True)]
+    return [metrics(each, own.hypers.problem) for own, each in zip(singles, found, strict=True)]
 
 
 def _all_episodes(
@@ -168,6 +171,9 @@ def describe_lane(job: Job, state: RunState, mean: Evaluation, sampled: Evaluati
         )
         if job.settings.scheme.risk_of == "episode":  # what lambda and t are about
             constraints[-1]["whole"] = risk_report(constraint, as_episodes(mean, job.env.limit), resamples)
+        if job.settings.scheme.occupancy == "discounted":  # likewise
+            law = discounted(mean, float(job.hypers.ppo.gamma))
+            constraints[-1]["discounted"] = risk_report(constraint, law, resamples)
         if state.chosen is not None:  # t and lam are of the last policy
             constraints[-1]["deployed_after"] = int(state.chosen.env_steps)
     own = {"objective": _objective(job, state, mean, sampled)} if job.hypers.problem.averse else {}
@@ -268,11 +274,11 @@ def _say_lane(lane: dict[str, Any]) -> None:
         verdict = "kept" if c["satisfied"] else "NOT kept"
         print(
             f"{c['name']}: {c['risk']['name']} {c['risk_value']:.4g} [{low:.4g}, {high:.4g}] against c = "
-            f"{c['threshold']:g} ({verdict}), {best_t(c['risk'])} {_show(c['quantile'])}, -t {_show(c['t'], -1)}, "
-            f"lambda {c['lam']:.4g}"
+            f"{c['threshold']:g} ({verdict}), {best_t(c['risk'])} {_show(first_of(c, 'quantile'))}, "
+            f"-t {_show(first_of(c, 't'), -1)}, lambda {c['lam']:.4g}"
         )
-        if "whole" in c:
-            print(say_whole(c))
+        for line in say_laws(c):
+            print(line)
 
 
 def say_objective(own: dict[str, Any]) -> str:
@@ -284,13 +290,16 @@ def say_objective(own: dict[str, Any]) -> str:
     )
 
 
-def say_whole(constraint: dict[str, Any]) -> str:
-    """One line about the risk of whole episodes, where that is what was constrained."""
-    whole, risk = constraint["whole"], constraint["risk"]
-    return (
-        f"  of whole episodes, which t and lambda are about: {risk['name']} {whole['risk_value']:.4g} "
-        f"({'kept' if whole['satisfied'] else 'NOT kept'}), {best_t(risk)} {_show(whole['quantile'])}"
-    )
+def say_laws(constraint: dict[str, Any]) -> Iterator[str]:
+    """A line about the law that was constrained, where that is not the one of all visited steps alike."""
+    for law, called in LAWS.items():
+        if law in constraint:
+            found = {**constraint, **constraint[law]}
+            yield (
+                f"  of {called}, which t and lambda are about: {found['risk']['name']} {found['risk_value']:.4g} "
+                f"({'kept' if found['satisfied'] else 'NOT kept'}), {best_t(found['risk'])} "
+                f"{_show(first_of(found, 'quantile'))}"
+            )
 
 
 def _show(value: float | list[float], sign: int = 1) -> str:

@@ -10,7 +10,7 @@ import errno
 import os
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,22 @@ from riskppo_jax.errors import UserError
 from riskppo_jax.lanes import Way
 from riskppo_jax.parallel import cores_as_devices, one_thread_each
 from riskppo_jax.room import announce, choose_way
-from riskppo_jax.rundir import Progress, blank, keep_config, prepare, read_config, standing, summarised
-from riskppo_jax.runs import best_t
+from riskppo_jax.rundir import (
+    Progress,
+    blank,
+    claimed,
+    keep_config,
+    late_settings,
+    prepare,
+    read_config,
+    standing,
+    summarised,
+)
+from riskppo_jax.runs import read_log
 from riskppo_jax.settings import Settings
 from riskppo_jax.train import BAD_ITERATIONS, RunState
 from riskppo_jax.traps import Watch
-from riskppo_jax.writers import JsonLines, extra_writers, plain, read_points, reduce_chunk, require_extras
+from riskppo_jax.writers import JsonLines, extra_writers, plain, reduce_chunk, require_extras
 
 Clock = Callable[[], float]  # seconds spent on a run, by all its processes
 Point = dict[str, float]  # a line of the log
@@ -52,11 +62,14 @@ def train(settings: Settings) -> int:
         settings = dataclasses.replace(settings, engine=read_config(folder)["engine"])
     job = build(settings)
     require_extras(settings)
+    alone = ExitStack()
     try:
-        state, progress, finished = _enter(job, folder)
+        state, progress, finished = _enter(job, folder, alone)
         if finished:
             if leads:
                 print(f"{folder} is finished: {progress.iterations * job.trainer.steps_per_iteration:,} steps")
+                if late := late_settings(settings, folder):
+                    print(f"{', '.join(late)}: changes nothing now; `riskppo evaluate` and `report` look again")
             distributed.part()
             return results.exit_code(folder) if leads else 0
         earlier = progress.wall_seconds - began
@@ -89,6 +102,8 @@ def train(settings: Settings) -> int:
         if isinstance(error, UserError) or distributed.count() == 1:
             raise
         distributed.give_up(settings.output, distributed.first_line(error))
+    finally:
+        alone.close()
 
 
 def claim_cores(settings: Settings) -> None:
@@ -104,11 +119,13 @@ def claim_cores(settings: Settings) -> None:
         one_thread_each()
 
 
-def _enter(job: Job, folder: Path) -> tuple[RunState | None, Progress, bool]:
+def _enter(job: Job, folder: Path, alone: ExitStack) -> tuple[RunState | None, Progress, bool]:
     """Where the run stands, and whether it is finished; process 0 looks into the directory for all."""
     state, progress, finished, refusal = None, Progress(), False, None
     if distributed.leads():
         try:
+            if there := folder.is_dir():
+                alone.enter_context(claimed(folder))
             if prepare(job.settings, folder):
                 state, progress = standing(job, folder)
             if state is None and job.settings.start_from is not None:
@@ -119,6 +136,8 @@ def _enter(job: Job, folder: Path) -> tuple[RunState | None, Progress, bool]:
             finished = bool(ended) and summarised(folder / "summary.json", done)
             if not finished:
                 keep_config(job.settings, folder)
+            if not there:
+                alone.enter_context(claimed(folder))
         except (UserError, OSError) as error:
             refusal = error
     refused, held, iterations, over = distributed.agree(
@@ -135,7 +154,7 @@ def _enter(job: Job, folder: Path) -> tuple[RunState | None, Progress, bool]:
 
 
 def _display(job: Job) -> Screen:
-    constraints = [(c.name, best_t(c.utility.config())) for c in job.hypers.problem.constraints]
+    constraints = [(c.name, c.utility.config()) for c in job.hypers.problem.constraints]
     kind = partial(SweepDisplay, [lane.point for lane in job.lanes]) if job.lanes else Display
     return kind(_title(job), constraints, job.chunks, job.chunk * job.trainer.steps_per_iteration)
 
@@ -197,7 +216,7 @@ class _Record:
         self._log = JsonLines(folder / "metrics.jsonl", progress.log_bytes, progress.log_lines)
         self._writers = [self._log, *extra_writers(job.settings, folder)]
         self._watch = Watch([constraint.name for constraint in job.hypers.problem.constraints], job.chunks)
-        for point in read_points(folder / "metrics.jsonl"):  # of before an interruption: said then
+        for point in read_log(folder / "metrics.jsonl"):  # of before an interruption: said then
             self._watch.see(point, point.get("sweep/lane", 0))
 
     def write(

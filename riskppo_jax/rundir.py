@@ -3,6 +3,9 @@
 import dataclasses
 import errno
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +40,12 @@ class Progress(NamedTuple):
 def prepare(settings: Settings, folder: Path) -> bool:
     """Whether a run is to go on in this directory; refuses what would destroy one."""
     held = folder / "config.yaml"
+    if not held.exists() and checkpoint.steps(folder / "checkpoints"):
+        # they would be taken for those of the new run
+        raise UserError(
+            f"output={folder}: holds checkpoints of a run whose config.yaml is gone; output accepts another folder, "
+            "or this one without its checkpoints/"
+        )
     if held.exists() and not settings.resume:
         raise UserError(f"output={folder} already holds a run; output accepts another folder, or add resume=true")
     if held.exists():
@@ -46,6 +55,36 @@ def prepare(settings: Settings, folder: Path) -> bool:
                 raise UserError(f"resume=true: {key}={now} does not fit the run in {folder}, which accepts {key}={was}")
         checkpoint.prune(folder / "checkpoints", len(checkpoint.steps(folder / "checkpoints")) or 1)
     return held.exists()
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Keeps other processes from training in this directory meanwhile."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        _lock(handle, folder)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, folder: Path) -> None:
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(
+            f"output={folder}: another process is training there; output accepts another folder, or this one after it"
+        ) from None
+    except (ImportError, OSError):  # a system, or a file system, without locks
+        return
+
+
+def late_settings(settings: Settings, folder: Path) -> list[str]:
+    """Settings of the evaluation that differ from those a finished run was evaluated with."""
+    changed = differences(read_config(folder), to_dict(settings))
+    return [name for name in changed if name.startswith(("eval.", "report"))]
 
 
 def keep_config(settings: Settings, folder: Path) -> None:
@@ -111,8 +150,9 @@ def standing(job: Job, folder: Path, without: tuple[str, ...] = ()) -> tuple[Run
 def summarised(summary: Path, steps: int) -> bool:
     """Whether the results of a run that ended are those of its last step, and not of an earlier, shorter one."""
     try:
-        return json.loads(summary.read_text())["env_steps"] >= steps
-    except (OSError, ValueError, KeyError):
+        found = json.loads(summary.read_text())
+        return found["env_steps"] >= steps and all("diverged" in lane for lane in found["lanes"])
+    except (OSError, ValueError, KeyError, TypeError):
         return False
 
 

@@ -14,6 +14,7 @@ import yaml
 from riskppo_jax.errors import UserError
 
 SEED = "seed"
+LAWS = {"whole": "whole episodes", "discounted": "discounted steps"}  # entries of a constraint that has one of them
 _BEGINNINGS = ("deploy", "start_from", "lam_init", "t_init")  # where a run began, and which of its policies it returns
 
 
@@ -222,6 +223,12 @@ def by_name(lane: Lane) -> dict[str, Any]:
 def best_t(risk: Mapping[str, Any]) -> str:
     """What the best -t of a sample is called: the quantile, of measures that look at the worst share."""
     return "quantile" if risk["name"] in ("cvar", "mean_cvar") else "best -t"
+
+
+def first_of(constraint: Mapping[str, Any], name: str) -> Any:
+    """Its `t` or `quantile`, of EVaR the level alone: its second t is a scale and has no place beside a quantity."""
+    value = constraint[name]
+    return value[0] if constraint["risk"]["name"] == "evar" else value
 
 
 def describe_point(point: Mapping[str, Any]) -> str:

@@ -90,7 +90,7 @@ def normalize(scores: np.ndarray, low: Mapping[str, float] | float, high: Mappin
         bottom, top = reference(low), reference(high)
     except KeyError as error:
         raise UserError(f"normalize: no reference for {error.args[0]}; accepts one for every task") from None
-    if np.size(bottom) not in (1, _scores(scores).shape[1]) or np.size(top) not in (1, _scores(scores).shape[1]):
+    if {np.shape(bottom), np.shape(top)} - {(), (_scores(scores).shape[1],)}:
         raise UserError(f"normalize: tasks has {len(tasks)} names; accepts one for every column of the scores")
     if np.any(np.asarray(bottom) == top):
         raise UserError("normalize: low and high are equal; accepts two different numbers for every task")

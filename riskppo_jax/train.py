@@ -207,6 +207,8 @@ def make_train(
         )  # fmt: skip
         episodes, sums = running_sums(state.episodes, batch)
         view = of_episodes(batch, sums, limit) if whole else of_steps(batch, state.episodes.length, hypers.ppo.gamma)
+        if scheme.occupancy == "discounted":
+            view = view._replace(weights=view.discounted)
         return state.replace(envs=envs, episodes=episodes), _Seen(batch, sums, view)
 
     def judge(state: RunState, key: Key, hypers: Hypers) -> tuple[RunState, _Seen]:
@@ -218,16 +220,14 @@ def make_train(
         return state.replace(mean_worlds=Worlds(there.envs, there.episodes)), seen
 
     def move_duals(state: RunState, view: View, key: Key, hypers: Hypers, now: Problem) -> sgda.DualState:
-        weights = view.weights if scheme.occupancy == "uniform" else view.discounted
-
         def oracle(lam, t):
-            return lagrangian.estimates(now, t, view.reward, view.quantities, weights)
+            return lagrangian.estimates(now, t, view.reward, view.quantities, view.weights)
 
-        t_star = lagrangian.batch_t_star(now, view.reward, view.quantities, weights)
-        sets = units.of_rewards(dual_sets(hypers, now), view.reward, weights)
+        t_star = lagrangian.batch_t_star(now, view.reward, view.quantities, view.weights)
+        sets = units.of_rewards(dual_sets(hypers, now), view.reward, view.weights)
         moved = sgda.dual_step(rule, sets, state.dual, oracle, hypers.dual, t_star, key)
         # a batch in which no episode ended says nothing about episodes
-        return trees.where(jnp.sum(weights) > 0, moved, state.dual) if whole else moved
+        return trees.where(jnp.sum(view.weights) > 0, moved, state.dual) if whole else moved
 
     def improve(
         state: RunState, seen: _Seen, key: Key, lr: Array, hypers: Hypers, now: Problem

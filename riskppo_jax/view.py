@@ -19,7 +19,7 @@ from riskppo_jax.types import Array, ArrayLike, Metrics
 
 
 class View(NamedTuple):
-    """Reward and quantities `[time, env]`, what weight each has, and that by discounted visits, for the log."""
+    """Reward and quantities `[time, env]`, the weight each has for lambda and t, and that by discounted visits."""
 
     reward: Array
     quantities: dict[str, Array]

@@ -159,8 +159,3 @@ def extra_writers(settings: Settings, folder: Path) -> list[Writer]:
     if settings.log.wandb:
         writers.append(WandB(folder, settings))
     return writers
-
-
-def read_points(path: Path) -> list[dict[str, Any]]:
-    """The log points of a run."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -7,6 +7,7 @@ import pytest
 from tabular_cli import ID
 
 from riskppo_jax.cli import main
+from riskppo_jax.rundir import claimed
 
 HOPPER = "env=SafetyHopperVelocity-v1"
 
@@ -131,7 +132,6 @@ CASES = [
     (["deploy=first"], ["deploy=first", "last, best"]),
     (["deploy=best", "eval.points=0"], ["deploy=best", "eval.points", "1 or more"]),
     ([HOPPER, "threshold=99"], ["threshold=99", "range of velocity"]),
-    (["env=SafetyAntVelocity-v1", "threshold=paper"], ["thresholds=paper", "accepts v1"]),
     ([HOPPER, "constraints=[speed]"], ["constraints", "speed", "velocity"]),
     ([HOPPER, "constraints=velocity"], ["constraints=velocity", "list"]),
     ([HOPPER, "constraints=[{threshold: 1}]"], ["constraints", "name"]),
@@ -143,6 +143,8 @@ CASES = [
     ([HOPPER, "env.speed=slow"], ["speed='slow'", "planar"]),
     ([HOPPER, "env.gravity=3"], ["gravity", "accepts", "time_limit"]),
     ([HOPPER, "env.time_limit=0"], ["env.time_limit=0", "positive"]),
+    ([HOPPER, "env.time_limit=none"], ["env.time_limit='none'", "or null"]),
+    (["env=SafetyAntVelocity-v1", "threshold=paper"], ["riskppo: threshold=paper", "threshold accepts v1"]),
     ([HOPPER, "constraints=[velocity,velocity]"], ["constraints", "velocity", "twice"]),
     ([HOPPER, "objective=mean", "objective.beta=2"], ["objective=mean", "objective.beta"]),
     ([HOPPER, "ppo.foo=1"], ["ppo.foo", "ppo.lr", "ppo.gamma"]),
@@ -189,6 +191,25 @@ def test_output_that_holds_a_run(capsys, tmp_path):
     assert main(["train", HOPPER, f"output={tmp_path}"]) == 2
     said = capsys.readouterr().err
     assert "already holds a run" in said and "resume=true" in said
+
+
+@pytest.mark.parametrize("more", [[], ["resume=true"]])
+def test_output_that_holds_checkpoints_alone(capsys, tmp_path, more):
+    """They would be newer than those of a run that begins there, and be taken for its own."""
+    (tmp_path / "checkpoints" / "000000064").mkdir(parents=True)
+    assert main(["train", HOPPER, f"output={tmp_path}", *more]) == 2
+    said = capsys.readouterr().err
+    assert f"output={tmp_path}: holds checkpoints" in said and "accepts" in said and said.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
+
+
+def test_output_that_another_process_trains_in(capsys, tmp_path):
+    with claimed(tmp_path):
+        assert main(["train", HOPPER, f"output={tmp_path}"]) == 2
+    said = capsys.readouterr().err
+    assert f"output={tmp_path}: another process" in said and "accepts" in said and said.count("\n") == 1
+    with claimed(tmp_path):  # free again
+        pass
 
 
 def test_resume_into_a_damaged_config(capsys, tmp_path):

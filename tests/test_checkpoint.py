@@ -43,6 +43,17 @@ def test_round_trip(tmp_path):
     assert checkpoint.read_meta(path)["notes"] == {"step": 3}
 
 
+def test_plain_numbers_and_nothing_at_all(tmp_path):
+    """A trainer's numbers are Python's own; Orbax refuses a tree without any array."""
+    tree = {"rate": 0.3, "count": 3, "deep": (True, jnp.ones(2))}
+    back = rp.restore(rp.save(tmp_path / "a", tree), tree)
+    assert jax.tree.map(float, (back["rate"], back["count"], back["deep"][0])) == (pytest.approx(0.3), 3.0, 1.0)
+    empty = {"none": jnp.zeros((0, 2))}
+    assert rp.restore(rp.save(tmp_path / "b", empty), empty)["none"].shape == (0, 2)
+    with pytest.raises(UserError, match="accepts arrays"):
+        rp.save(tmp_path / "c", {"word": "hello"})
+
+
 def test_no_pickle_on_disk(tmp_path):
     path = rp.save(tmp_path / "a", TREE)
     assert not [file for file in path.rglob("*") if file.is_file() and file.read_bytes()[:1] == b"\x80"]

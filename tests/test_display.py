@@ -28,16 +28,23 @@ def shown(display: Display, point, capsys) -> str:
 
 @pytest.mark.parametrize("limit, now", [(0.2, False), (1.4, True)])
 def test_a_run_shows_its_limit_and_where_it_is(console, capsys, limit, now):
-    display = Display("a run", [("speed", "quantile")], 1, 2048, console)
+    display = Display("a run", [("speed", {"name": "cvar"})], 1, 2048, console)
     text = shown(display, POINT | {"constraint0/limit": limit}, capsys)
     assert "speed" in text and "0.2" in text and "0.4" in text and "0.11" in text
     assert ("(now 1.4)" in text) == now
 
 
+def test_of_evar_the_level_is_shown_and_no_scale(console, capsys):
+    """Its second t is a scale: it has no place on the axis of the quantity, and no minus sign."""
+    point = POINT | {"constraint0/t": [-0.11, 0.77], "constraint0/t_batch": [-0.1, 0.66]}
+    text = shown(Display("a run", [("speed", {"name": "evar", "alpha": 0.3})], 1, 2048, console), point, capsys)
+    assert "0.11" in text and "0.77" not in text and "0.66" not in text
+
+
 @pytest.mark.parametrize("limit, now", [(0.2, False), (1.4, True)])
 def test_a_sweep_shows_where_its_limits_are(console, capsys, limit, now):
     points = [{"risk.beta": beta, "seed": seed} for beta in (0.1, 0.3) for seed in (0, 1)]
-    display = SweepDisplay(points, "a sweep", [("speed", "quantile")], 1, 2048, console)
+    display = SweepDisplay(points, "a sweep", [("speed", {"name": "cvar"})], 1, 2048, console)
     lanes = [POINT | {"constraint0/limit": limit, "constraint0/lam": lam} for lam in (0.1, 0.2, 0.3, 0.4)]
     text = shown(display, lanes, capsys)
     assert "speed" in text and "0.3" in text

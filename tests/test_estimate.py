@@ -22,6 +22,13 @@ def test_discounted_weights_follow_the_step_in_the_episode():
     np.testing.assert_allclose(weights, np.array([1, 0.5, 1]) / 2.5, rtol=1e-6)
 
 
+def test_discounted_weights_deep_in_an_episode_without_end():
+    """`0.9^900` is 0 in float32, of every step alike: what counts is how they compare."""
+    weights = estimate.occupancy_weights(jnp.zeros((3, 2), bool), 0.9, jnp.array([5000, 5001]))
+    expected = 0.9 ** np.array([[0, 1], [1, 2], [2, 3]])
+    np.testing.assert_allclose(weights, expected / expected.sum(), rtol=1e-6)
+
+
 def test_a_short_episode_contributes_only_the_steps_it_had():
     """Two episodes, two steps at v=1 and four at v=0: the law is of steps, so P(v=1) = 1/3, not 1/2."""
     v = jnp.array([1.0, 1.0, 0.0, 0.0, 0.0, 0.0])[:, None]

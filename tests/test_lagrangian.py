@@ -150,3 +150,14 @@ def test_an_unknown_quantity_names_those_there_are(batch):
     problem = Problem(constraints=(Constraint("height", 1.0, oce.mean()),))
     with pytest.raises(UserError, match="'height': accepts speed, effort"):
         lagrangian.estimates(problem, (jnp.array(0.0), jnp.array(0.0)), *batch)
+
+
+@pytest.mark.parametrize("threshold", [np.float32("nan"), float("inf"), "0.3"])
+def test_a_limit_is_a_finite_number(threshold):
+    with pytest.raises(UserError, match="threshold of 'speed': accepts a finite number"):
+        Constraint("speed", threshold, oce.cvar(0.3))
+
+
+def test_a_constraint_needs_a_measure():
+    with pytest.raises(UserError, match="constraint 'speed': accepts a risk measure"):
+        Constraint("speed", 0.3, 0.3)

@@ -43,6 +43,13 @@ def test_names_of_the_package():
         rp.no_such_name  # noqa: B018
 
 
+def test_tools_see_them():
+    """Completion asks `dir`, checkers read `__all__` and the marker."""
+    assert set(rp.__all__) <= set(dir(rp)) and rp.__version__.count(".") == 2
+    assert set(rp.__all__) == {*rp._LAZY, *rp._MODULES}
+    assert (ROOT / "riskppo_jax" / "py.typed").is_file()
+
+
 def test_risk_measures():
     assert set(oce.MEASURES) == MEASURES and all(callable(getattr(oce, name)) for name in MEASURES)
     for name in ("g", "dg", "t_interval", "t_star", "value", "config"):

@@ -13,6 +13,7 @@ from tabular_cli import ID, TINY
 from riskppo_jax import results, signals
 from riskppo_jax import run as run_module
 from riskppo_jax.cli import main
+from riskppo_jax.risk import oce
 from riskppo_jax.writers import JsonLines, reduce_chunk
 
 
@@ -190,6 +191,45 @@ def test_fewer_steps_than_a_finished_run_has_change_nothing(tmp_path):
     before = (folder / "config.yaml").read_text()
     assert main(["train", *TINY, "total_steps=200", f"output={folder}", "resume=true"]) == 0
     assert (folder / "config.yaml").read_text() == before
+
+
+def test_a_finished_run_says_what_changes_nothing(tmp_path, capsys):
+    words = ["train", *TINY, "total_steps=64", f"output={tmp_path / 'run'}"]
+    assert main(words) == 0
+    capsys.readouterr()
+    assert main([*words, "resume=true", "eval.episodes=7"]) == 0
+    said = capsys.readouterr().out
+    assert "is finished" in said and "eval.episodes: changes nothing" in said
+    assert main([*words, "resume=true"]) == 0
+    assert "changes nothing" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("held", ["[]", '{"env_steps": 64, "lanes": [3]}', "{"])
+def test_damaged_results_are_made_again(tmp_path, held):
+    """Neither a summary that is none nor a line of the log that is none ends in a traceback."""
+    folder = tmp_path / "run"
+    words = ["train", *TINY, "total_steps=64", f"output={folder}"]
+    assert main(words) == 0
+    before = json.loads((folder / "summary.json").read_text())["lanes"]
+    (folder / "summary.json").write_text(held)
+    log = (folder / "metrics.jsonl").read_bytes()
+    (folder / "metrics.jsonl").write_bytes(b"!" + log[1:])
+    assert main([*words, "resume=true"]) == 0
+    assert json.loads((folder / "summary.json").read_text())["lanes"] == before
+
+
+def test_a_law_of_discounted_steps_is_reported_as_such(tmp_path, capsys):
+    folder = tmp_path / "run"
+    words = [*TINY, "scheme.occupancy=discounted", "ppo.gamma=0.7", "deploy=best", "eval.points=2"]
+    assert main(["train", *words, "total_steps=128", f"output={folder}"]) == 0
+    assert "of discounted steps, which t and lambda are about" in capsys.readouterr().out
+    (constraint,) = json.loads((folder / "summary.json").read_text())["lanes"][0]["constraints"]
+    samples = np.load(folder / "samples.npz")
+    v, episode = samples[constraint["name"]], samples["episode"]
+    step = np.arange(len(v)) - np.searchsorted(episode, episode)
+    risk = -float(oce.cvar(0.3).value(-v, 0.7**step))
+    assert constraint["discounted"]["risk_value"] == pytest.approx(risk, rel=1e-4)
+    assert constraint["discounted"]["mean"] == pytest.approx(np.average(v, weights=0.7**step), rel=1e-4)
 
 
 def test_chunks_are_reduced_by_kind():

@@ -87,6 +87,8 @@ def test_normalize():
         stats.normalize(A, {"a": 0.0}, 1.0, ["a", "b"])
     with pytest.raises(UserError, match="tasks has 0 names"):
         stats.normalize(A, {"a": 0.0}, 1.0)
+    with pytest.raises(UserError, match="tasks has 1 names"):  # one reference is not for all columns
+        stats.normalize(A, {"a": 0.0}, 1.0, ["a"])
     with pytest.raises(UserError, match="two different numbers"):
         stats.normalize(A, 1.0, 1.0)
 

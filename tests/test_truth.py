@@ -89,7 +89,7 @@ def test_every_variant_runs(name):
 @pytest.mark.parametrize(
     "argv, named",
     [
-        (["truth"], "DIR"),
+        (["truth"], "DIR is missing; accepts"),
         (["truth", "no/such/folder"], "no/such/folder"),
         (["truth", str(FIXTURES), "--variant", "magic"], "default, paper"),
         (["truth", str(FIXTURES), "--solver", "ppo", "--variant", "paper"], "accepts none"),
@@ -129,3 +129,8 @@ def test_the_trainer_solves_all_public_instances(capsys):
     assert main(["truth", str(SHARED), "--solver", "ppo"]) == 0
     instances, solved, *_, t_error = LAST_LINE.match(capsys.readouterr().out.strip().splitlines()[-1]).groups()
     assert instances == solved and float(t_error) < 0.02
+
+
+def test_variants_are_named_without_a_folder(capsys):
+    assert main(["truth", "--variant", "list"]) == 0
+    assert "paper" in capsys.readouterr().out

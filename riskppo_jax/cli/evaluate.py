@@ -72,7 +72,7 @@ def _print(lane: dict[str, Any]) -> None:
     from rich.table import Table
 
     from riskppo_jax.cli.console import table_console
-    from riskppo_jax.results import say_objective, say_whole
+    from riskppo_jax.results import say_laws, say_objective
 
     table = Table(box=None, pad_edge=False)
     for head in ("actions", "episodes", "return", "sd", "cost", "length"):
@@ -92,5 +92,5 @@ def _print(lane: dict[str, Any]) -> None:
                 f"{c['name']}, {label} actions: {c['risk']['name']} {found['risk_value']:.4g} "
                 f"({low:.4g} to {high:.4g}), limit {c['threshold']:g}: {'kept' if found['satisfied'] else 'not kept'}"
             )
-        if "whole" in c:
-            console.print(say_whole(c), markup=False)
+        for line in say_laws(c):
+            console.print(line, markup=False)

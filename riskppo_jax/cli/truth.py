@@ -14,7 +14,7 @@ _COLUMNS = "{:<24} {:>10} {:>10}  {:<22} {:<20} {:<26} {:>7} {:>7} {:>7} {:>8}  
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
-    parser.add_argument("directory", metavar="DIR", type=Path, help="folder of instances, or one JSON file")
+    parser.add_argument("directory", metavar="DIR", type=Path, nargs="?", help="folder of instances, or one JSON file")
     parser.add_argument(
         "--solver",
         default="exact",
@@ -44,6 +44,8 @@ def run(args: argparse.Namespace) -> int:
     solver = {"exact": _exact, "ppo": _ppo}.get(args.solver)
     if solver is None:
         raise UserError(f"--solver {args.solver}: accepts exact, ppo")
+    if args.directory is None:
+        raise UserError("truth: DIR is missing; accepts a folder of instances, or one JSON file")
     paths = _instance_paths(args.directory)
     backend()
     with jax.enable_x64(True):

@@ -34,7 +34,9 @@ class Env(Protocol):
     `num_actions` is None for continuous actions of shape `[action_size]`; otherwise actions are integers
     below it, of shape `()`. `constraint_range[name]` bounds the quantity, `thresholds[name]` is its usual
     limit. Where rewards are far from one per unit of a quantity, an optional `price_units[name]` says how much
-    reward a unit is worth, about: steps on its price are taken in that unit. An optional `lidar_columns` names the
+    reward a unit is worth, about: steps on its price are taken in that unit. An optional `reward_range` bounds the
+    reward of a step, -100 to 100 where there is none: an objective that is not the mean looks for its `t` there, and
+    EVaR for its scale. An optional `lidar_columns` names the
     entries of an observation that are lidars, nearness between 0 and 1.
     """
 

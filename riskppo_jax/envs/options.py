@@ -52,14 +52,14 @@ def _non_negative(value: Any) -> bool:
 
 
 VELOCITY = {
-    "time_limit": Option(1000, "a positive number of steps, or none", _count_or_none),
+    "time_limit": Option(1000, "a positive number of steps, or null", _count_or_none),
     "noise": Option(0.0, "a standard deviation >= 0", _non_negative),
     "clip_actions": flag(False),
     "reset": choice("random", "fixed"),
     "thresholds": choice("v1", "paper"),
     "speed": Option(
         None,
-        "signed, abs or planar, or none for what the benchmark charges for",
+        "signed, abs or planar, or null for what the benchmark charges for",
         lambda value: value is None or (isinstance(value, str) and value in ("signed", "abs", "planar")),
     ),
     "auto_reset": flag(True),
@@ -74,7 +74,7 @@ def navigation(limit: int, kinds: tuple[str, ...]) -> dict[str, Option]:
       kinds: objects of which there may be more or fewer.
     """
     options = {
-        "time_limit": Option(limit, "a positive number of steps, or none", _count_or_none),
+        "time_limit": Option(limit, "a positive number of steps, or null", _count_or_none),
         "noise": VELOCITY["noise"],
         "clip_actions": flag(True),
         "reset": choice("random", "fixed"),
@@ -84,7 +84,7 @@ def navigation(limit: int, kinds: tuple[str, ...]) -> dict[str, Option]:
     }
     if "gremlins" in kinds:
         options["button_timer"] = Option(0, "a whole number of steps >= 0", _whole)
-    few = f"a whole number from 0 to {_MANY}, or none for the task's own"
+    few = f"a whole number from 0 to {_MANY}, or null for the task's own"
     return options | {kind: Option(None, few, lambda n: n is None or (_whole(n) and n <= _MANY)) for kind in kinds}
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from riskppo_jax import stats
 from riskppo_jax.errors import UserError
 from riskppo_jax.report.words import plain_symbol, verdict
-from riskppo_jax.runs import Lane, Run, best_t, describe_point, groups
+from riskppo_jax.runs import LAWS, Lane, Run, best_t, describe_point, groups
 from riskppo_jax.settings import OPEN, differences, read_settings, to_dict
 
 _POINTS = 300  # of a curve
@@ -86,7 +86,7 @@ def only(values: float | Sequence[float], sign: float = 1.0) -> float | None:
 
 def step_t(constraint: Mapping[str, Any]) -> float | None:
     """`-t` on the axis of a step's quantity; None where it has no place there, or is not about these steps."""
-    return None if {"whole", "deployed_after"} & constraint.keys() else only(constraint["t"], -1.0)
+    return None if {*LAWS, "deployed_after"} & constraint.keys() else only(constraint["t"], -1.0)
 
 
 def over_limit(constraint: Mapping[str, Any]) -> float | None:

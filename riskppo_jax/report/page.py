@@ -12,7 +12,7 @@ import yaml
 from riskppo_jax.report.data import command, lane_label, over_limit, over_seeds, page_data, preset_differences
 from riskppo_jax.report.replay import read_replays
 from riskppo_jax.report.words import asked, gained, symbol, verdict
-from riskppo_jax.runs import Lane, Run, best_t, by_name, groups
+from riskppo_jax.runs import Lane, Run, best_t, by_name, first_of, groups
 from riskppo_jax.writers import plain
 
 
@@ -116,8 +116,8 @@ def _card(c: dict[str, Any]) -> str:
         "limit c": _number(c["threshold"]),
         "risk": _number(c["risk_value"]),
         "95% interval": f"{_number(low)} to {_number(high)}",
-        best_t(c["risk"]): _number(c["quantile"]),
-        "-t": _number(c["t"], -1),
+        best_t(c["risk"]): _number(first_of(c, "quantile")),
+        "-t": _number(first_of(c, "t"), -1),
         "lambda": _number(c["lam"]),
         "lambda x slack": _number(c["lam"] * (c["threshold"] - c["risk_value"])),
     }
@@ -227,7 +227,8 @@ def _constraint_cells(c: dict[str, Any] | None) -> list[str]:
         return ['<td data-value=""></td>'] * 6
     found = verdict(c)
     word = {"kept": "kept", "edge": "at the limit", "broken": "not kept"}[found.mark]
-    numbers = [_cell(c["risk_value"]), _cell(over_limit(c)), _cell(c["quantile"]), _cell(c["t"], -1), _cell(c["lam"])]
+    best, minus_t = _cell(first_of(c, "quantile")), _cell(first_of(c, "t"), -1)
+    numbers = [_cell(c["risk_value"]), _cell(over_limit(c)), best, minus_t, _cell(c["lam"])]
     return [f'<td class="text {found.mark}">{word}</td>', *numbers]
 
 

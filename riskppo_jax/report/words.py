@@ -8,7 +8,7 @@ import numpy as np
 
 from riskppo_jax.evaluation import TOLERANCE
 from riskppo_jax.risk import oce
-from riskppo_jax.runs import best_t
+from riskppo_jax.runs import LAWS, best_t
 
 # risk measure -> symbol and a phrase that completes "... of what happens in a step"; parameters in braces
 _MEASURES = {
@@ -95,13 +95,14 @@ def verdict(c: Mapping[str, Any]) -> Verdict:
     else:
         over = f"{(risk - limit) / scale:.1%}" if limit else f"{risk:.4g}"  # of nothing there is no share
         mark, head = "broken", f"Not kept: beyond the limit by {over}"
-    told = {**c, **c.get("whole", {})}  # t and lambda may be about whole episodes
+    law = next((law for law in LAWS if law in c), None)  # what t and lambda are about
+    told = {**c, **c[law]} if law else c
     words = [_follows(told, scale), _slackness(told, scale)]
     if "deployed_after" in c:
         words = [f"this is the policy after {c['deployed_after']:,} steps, the best of the evaluation points; "
                  f"lambda = {c['lam']:.4g} and t are of the last one"]  # fmt: skip
-    if "whole" in c:
-        words = [f"of whole episodes: {name} is {told['risk_value']:.4g}", *words]
+    if law:
+        words = [f"of {LAWS[law]}: {name} is {told['risk_value']:.4g}", *words]
     return Verdict(mark, head, [interval, *words])
 
 

@@ -39,9 +39,13 @@ def occupancy_weights(done: Array, gamma: ArrayLike | None = None, start: ArrayL
     """Weights `[time, env]` under which a batch follows the occupancy measure; their sum is 1.
 
     Uniform over visited steps, or with `gamma` proportional to `gamma^step`: the discounted occupancy
-    `(1 - gamma) sum_k gamma^k P(step k)`.
+    `(1 - gamma) sum_k gamma^k P(step k)`. Steps count from the earliest of the batch, which drops out of the ratio:
+    deep in an episode without end `gamma^step` is 0 in every one.
     """
-    weights = jnp.ones(done.shape) if gamma is None else gamma ** episode_steps(done, start)
+    if gamma is None:
+        return jnp.full(done.shape, 1.0 / done.size)
+    steps = episode_steps(done, start)
+    weights = gamma ** (steps - jnp.min(steps))
     return weights / jnp.sum(weights)
 
 

@@ -9,6 +9,7 @@
 """
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -32,8 +33,13 @@ class Constraint:
     utility: Utility
 
     def __post_init__(self):
-        if isinstance(self.threshold, float) and not abs(self.threshold) < float("inf"):
-            raise UserError(f"threshold of {self.name!r}: accepts a finite number, got {self.threshold}")
+        c = self.threshold  # traced, or whatever JAX puts in the place of a leaf, is taken as it is
+        if isinstance(c, str) or (isinstance(c, Real) and not abs(c) < float("inf")):
+            raise UserError(f"threshold of {self.name!r}: accepts a finite number, got {c!r}")
+        if isinstance(self.utility, str | Real):
+            raise UserError(
+                f"constraint {self.name!r}: accepts a risk measure such as oce.cvar(0.3), got {self.utility!r}"
+            )
 
 
 @struct.dataclass

@@ -114,6 +114,7 @@ class Navigation:
         self.constraint_range = costs.ranges(self.task, self._girth)
         self.constraint_names = tuple(self.constraint_range)
         self.price_units = {name: costs.PRICE_UNITS[name] for name in self.constraint_names}
+        self.reward_range = (-MOST, MOST)
         self.thresholds = {"cost": _THRESHOLDS[thresholds]}
         self.paper_threshold = _THRESHOLDS["paper"]
         self._timer = button_timer
