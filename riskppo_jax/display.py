@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from riskppo_jax.runs import best_t, first_of
+from riskppo_jax.runs import best_t, first_of, has_t
 from riskppo_jax.train import BAD_ITERATIONS
 
 _LINES = 25  # about so many plain lines for a whole run
@@ -32,7 +32,7 @@ class Display:
         self.console = console or Console(highlight=False, soft_wrap=not sys.stdout.isatty())
         self._title = title
         self._names, self._risks = [name for name, _ in constraints], [risk for _, risk in constraints]
-        self._best = [best_t(risk) for risk in self._risks]
+        self._best, self._tells = [best_t(risk) for risk in self._risks], [has_t(risk) for risk in self._risks]
         self._chunks, self._total = chunks, chunks * chunk_steps
         self._live = Live(console=self.console, auto_refresh=False) if self.console.is_terminal else None
         self._bar = Progress(TextColumn("{task.description}"), BarColumn(40), TextColumn("{task.percentage:.0f}%"))
@@ -69,10 +69,8 @@ class Display:
         for i, name in enumerate(self._names):
             c = {key: point[f"constraint{i}/{key}"] for key in ("risk", "t_batch", "t", "lam")}
             t, best = self._minus(point, i, "t"), self._minus(point, i, "t_batch")
-            parts.append(
-                f"| {name}: c {_limit(point, i)} risk {_number(c['risk'])} {self._best[i]} "
-                f"{best} -t {t} lambda {_number(c['lam'])}"
-            )
+            tells = f"{self._best[i]} {best} -t {t} " if self._tells[i] else ""
+            parts.append(f"| {name}: c {_limit(point, i)} risk {_number(c['risk'])} {tells}lambda {_number(c['lam'])}")
         print("  ".join(parts), flush=True)
 
     def _numbers(self, point: dict[str, Any], done: int, left: float) -> Table:
@@ -98,6 +96,8 @@ class Display:
         return table
 
     def _minus(self, point: dict[str, Any], i: int, name: str) -> str:
+        if not self._tells[i]:
+            return ""
         return _minus(first_of({"risk": self._risks[i], name: point[f"constraint{i}/{name}"]}, name))
 
 

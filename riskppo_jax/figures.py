@@ -8,10 +8,12 @@ import numpy as np
 
 from riskppo_jax import plotting
 from riskppo_jax.report.data import grid, only, step_t
-from riskppo_jax.runs import Lane, Run, best_t, by_name, groups, numbered
+from riskppo_jax.runs import Lane, Run, best_t, by_name, groups, has_t, numbered
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_NO_CURVE = (np.zeros(0), np.zeros(0))
 
 
 def write_figures(
@@ -46,10 +48,12 @@ def _lane_figures(lane: Lane) -> Iterator[tuple[str, "Figure"]]:
     files = numbered(c["name"] for c in constraints)
     for i, c in enumerate(constraints):
         t, best, risk, lam = (lane.curve(f"constraint{i}/{name}") for name in ("t", "t_batch", "risk", "lam"))
+        tells = has_t(c["risk"])
+        t, best = (t, best) if tells else (_NO_CURVE, _NO_CURVE)
         final = {
             "reward": found["reward_mean"], "reward_std": found["reward_std"], "risk": c["risk_value"],
-            "quantile": only(c["quantile"]), "minus_t": step_t(c), "best_t": best_t(c["risk"]),
-            "after": c.get("deployed_after"),
+            "quantile": only(c["quantile"]) if tells else None, "minus_t": step_t(c) if tells else None,
+            "best_t": best_t(c["risk"]), "after": c.get("deployed_after"),
         }  # fmt: skip
         samples = lane.samples.get(c["name"], np.zeros(0))
         minus = lambda curve: (curve[0], -curve[1])  # noqa: E731

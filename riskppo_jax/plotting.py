@@ -80,7 +80,8 @@ def overview(
     """The four panels that tell a constrained run.
 
     Args:
-      reward, minus_t, quantile, risk, lam: steps and values over training.
+      reward, minus_t, quantile, risk, lam: steps and values over training; of a measure whose t does not enter, the
+        mean, `minus_t` and `quantile` are empty.
       samples: the constrained quantity in every step of the final evaluation.
       threshold: its limit.
       final: `reward`, `reward_std`, `quantile`, `minus_t` (None where there are several) and `risk` of the final
@@ -259,14 +260,16 @@ def _tracking(
     axis, minus_t: Curve, quantile: Curve, risk: Curve, threshold: float, name: str, best: str = "quantile",
     limit: Curve | None = None,
 ) -> None:  # fmt: skip
-    _line(axis, *quantile, "-", color=ORANGE, lw=1, label=f"{best} of the batch")
-    _line(axis, *risk, "-.", color=GREEN, lw=1, label="risk of the batch")
-    _line(axis, *minus_t, color=BLUE, label="$-t$")
+    if tells := len(minus_t[0]) > 0:
+        _line(axis, *quantile, "-", color=ORANGE, lw=1, label=f"{best} of the batch")
+    _line(axis, *risk, "-." if tells else "-", color=GREEN, lw=1, label="risk of the batch")
+    if tells:
+        _line(axis, *minus_t, color=BLUE, label="$-t$")
     axis.axhline(threshold, color=_GREY, ls="--", label="limit $c$")
     if limit is not None:
         _line(axis, *limit, ":", color=_GREY, label="limit on its way")
     title = "$-t$ and the quantile it estimates" if best == "quantile" else "$-t$ and its best value"
-    axis.set(xlabel="million environment steps", ylabel=name, title=title)
+    axis.set(xlabel="million environment steps", ylabel=name, title=title if tells else "Risk and its limit")
     if threshold > 0:
         late = [values[len(values) // 2 :].max(initial=0.0) for _, values in (quantile, risk)]
         way = 0.0 if limit is None else 1.05 * limit[1].max(initial=0.0)

@@ -23,7 +23,7 @@ from riskppo_jax.evaluation import (
 )
 from riskppo_jax.grid import describe as describe_point
 from riskppo_jax.lanes import Way, lane_of
-from riskppo_jax.runs import LAWS, best_t, first_of, read_log
+from riskppo_jax.runs import LAWS, best_t, first_of, has_t, read_log
 from riskppo_jax.train import BAD_ITERATIONS, Policy, RunState
 from riskppo_jax.traps import find_traps
 from riskppo_jax.writers import plain
@@ -274,11 +274,16 @@ def _say_lane(lane: dict[str, Any]) -> None:
         verdict = "kept" if c["satisfied"] else "NOT kept"
         print(
             f"{c['name']}: {c['risk']['name']} {c['risk_value']:.4g} [{low:.4g}, {high:.4g}] against c = "
-            f"{c['threshold']:g} ({verdict}), {best_t(c['risk'])} {_show(first_of(c, 'quantile'))}, "
-            f"-t {_show(first_of(c, 't'), -1)}, lambda {c['lam']:.4g}"
+            f"{c['threshold']:g} ({verdict}), {_say_t(c)}lambda {c['lam']:.4g}"
         )
         for line in say_laws(c):
             print(line)
+
+
+def _say_t(c: dict[str, Any]) -> str:
+    if not has_t(c["risk"]):
+        return ""
+    return f"{best_t(c['risk'])} {_show(first_of(c, 'quantile'))}, -t {_show(first_of(c, 't'), -1)}, "
 
 
 def say_objective(own: dict[str, Any]) -> str:

@@ -225,6 +225,13 @@ def best_t(risk: Mapping[str, Any]) -> str:
     return "quantile" if risk["name"] in ("cvar", "mean_cvar") else "best -t"
 
 
+def has_t(risk: Mapping[str, Any]) -> bool:
+    """Whether a measure's t says anything: the mean's does not enter, and stays where it began."""
+    from riskppo_jax.risk import oce
+
+    return risk["name"] not in oce.MEASURES or bool(oce.from_config(risk).identified)
+
+
 def first_of(constraint: Mapping[str, Any], name: str) -> Any:
     """Its `t` or `quantile`, of EVaR the level alone: its second t is a scale and has no place beside a quantity."""
     value = constraint[name]

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from riskppo_jax.errors import UserError
-from riskppo_jax.runs import Lane, Run, best_t, read_run
+from riskppo_jax.runs import Lane, Run, best_t, has_t, read_run
 
 _MARKS, _LIMIT = (("o", "cyan"), ("+", "yellow")), ("-", "white")
 _HEIGHT = 9
@@ -90,11 +90,10 @@ def curves(lane: Lane) -> list[tuple[str, list[Series]]]:
         name, best = (known[0]["name"], best_t(known[0]["risk"])) if known else (f"constraint {i + 1}", "best -t")
         limit = Series("c", *lane.curve(at + "threshold"))
         (ts, t), (qs, quantile) = lane.curve(at + "t"), lane.curve(at + "t_batch")
-        found += [
-            (f"{name}: risk against c", [limit, Series("risk", *lane.curve(at + "risk"))]),
-            (f"{name}: -t and its best value", [Series(best, qs, -quantile), Series("-t", ts, -t)]),
-            (f"{name}: lambda", [Series("lambda", *lane.curve(at + "lam"))]),
-        ]
+        found.append((f"{name}: risk against c", [limit, Series("risk", *lane.curve(at + "risk"))]))
+        if not known or has_t(known[0]["risk"]):
+            found.append((f"{name}: -t and its best value", [Series(best, qs, -quantile), Series("-t", ts, -t)]))
+        found.append((f"{name}: lambda", [Series("lambda", *lane.curve(at + "lam"))]))
     return found
 
 

@@ -28,7 +28,7 @@ def shown(display: Display, point, capsys) -> str:
 
 @pytest.mark.parametrize("limit, now", [(0.2, False), (1.4, True)])
 def test_a_run_shows_its_limit_and_where_it_is(console, capsys, limit, now):
-    display = Display("a run", [("speed", {"name": "cvar"})], 1, 2048, console)
+    display = Display("a run", [("speed", {"name": "cvar", "beta": 0.3})], 1, 2048, console)
     text = shown(display, POINT | {"constraint0/limit": limit}, capsys)
     assert "speed" in text and "0.2" in text and "0.4" in text and "0.11" in text
     assert ("(now 1.4)" in text) == now
@@ -44,8 +44,13 @@ def test_of_evar_the_level_is_shown_and_no_scale(console, capsys):
 @pytest.mark.parametrize("limit, now", [(0.2, False), (1.4, True)])
 def test_a_sweep_shows_where_its_limits_are(console, capsys, limit, now):
     points = [{"risk.beta": beta, "seed": seed} for beta in (0.1, 0.3) for seed in (0, 1)]
-    display = SweepDisplay(points, "a sweep", [("speed", {"name": "cvar"})], 1, 2048, console)
+    display = SweepDisplay(points, "a sweep", [("speed", {"name": "cvar", "beta": 0.3})], 1, 2048, console)
     lanes = [POINT | {"constraint0/limit": limit, "constraint0/lam": lam} for lam in (0.1, 0.2, 0.3, 0.4)]
     text = shown(display, lanes, capsys)
     assert "speed" in text and "0.3" in text
     assert ("now 1.4" in text) == now
+
+
+def test_of_a_mean_no_t_is_shown(console, capsys):
+    text = shown(Display("a run", [("speed", {"name": "mean"})], 1, 2048, console), POINT, capsys)
+    assert "0.3" in text and "0.11" not in text and "-0.1" not in text

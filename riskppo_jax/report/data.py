@@ -9,7 +9,7 @@ import numpy as np
 from riskppo_jax import stats
 from riskppo_jax.errors import UserError
 from riskppo_jax.report.words import plain_symbol, verdict
-from riskppo_jax.runs import LAWS, Lane, Run, best_t, describe_point, groups
+from riskppo_jax.runs import LAWS, Lane, Run, best_t, describe_point, groups, has_t
 from riskppo_jax.settings import OPEN, differences, read_settings, to_dict
 
 _POINTS = 300  # of a curve
@@ -154,6 +154,9 @@ def _constraints(lane: Lane) -> list[dict[str, Any]]:
 
 def _constraint(i: int, lane: Lane, c: Mapping[str, Any]) -> dict[str, Any]:
     curves = {name: lane.curve(f"constraint{i}/{name}") for name in ("t", "t_batch", "risk", "lam")}
+    tells = has_t(c["risk"])
+    if not tells:
+        curves |= dict.fromkeys(("t", "t_batch"), (np.zeros(0), np.zeros(0)))
     eased = lane.eased_limit(i)
     if eased:
         curves["limit"] = eased
@@ -165,8 +168,8 @@ def _constraint(i: int, lane: Lane, c: Mapping[str, Any]) -> dict[str, Any]:
         "risk": c["risk_value"],
         "ci": c["risk_value_ci"],
         "best_t": best_t(c["risk"]),
-        "quantile": only(c["quantile"]),
-        "minus_t": step_t(c),
+        "quantile": only(c["quantile"]) if tells else None,
+        "minus_t": step_t(c) if tells else None,
         "lam": c["lam"],
         "mark": verdict(c).mark,
         "curves": drawn,

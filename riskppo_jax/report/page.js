@@ -20,11 +20,11 @@ function panels() {
   });
   for (const id of ["panel-t", "panel-lam", "panel-law"]) $(id).hidden = !c;
   if (!c) return;
-  const k = c.curves, minus = a => a.map(v => -v);
+  const k = c.curves, minus = a => a.map(v => -v), tells = k.t.steps.length > 0;  // the mean's t does not enter
   chart($("panel-t"), {
-    title: c.best_t === "quantile" ? "-t and the quantile it estimates" : "-t and its best value", xlabel: "environment steps", ylabel: c.name,
-    lines: [{x: k.t_batch.steps, y: minus(k.t_batch.value), color: PALETTE[1], label: `${c.best_t} of the batch`, width: 1.5},
-            {x: k.t.steps, y: minus(k.t.value), color: PALETTE[0], label: "-t", width: 2.5},
+    title: !tells ? `${c.symbol} and its limit` : c.best_t === "quantile" ? "-t and the quantile it estimates" : "-t and its best value", xlabel: "environment steps", ylabel: c.name,
+    lines: [...(tells ? [{x: k.t_batch.steps, y: minus(k.t_batch.value), color: PALETTE[1], label: `${c.best_t} of the batch`, width: 1.5},
+                         {x: k.t.steps, y: minus(k.t.value), color: PALETTE[0], label: "-t", width: 2.5}] : []),
             {x: k.risk.steps, y: k.risk.value, color: PALETTE[2], label: `${c.symbol} of the batch`, width: 1.5},
             ...(k.limit ? [{x: k.limit.steps, y: k.limit.value, color: "#6b7785", dash: "2 4", label: "limit on its way"}] : [])],
     across: [{at: c.threshold, color: "#6b7785", label: "limit c"}], zero: c.threshold > 0,

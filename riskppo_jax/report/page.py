@@ -12,7 +12,7 @@ import yaml
 from riskppo_jax.report.data import command, lane_label, over_limit, over_seeds, page_data, preset_differences
 from riskppo_jax.report.replay import read_replays
 from riskppo_jax.report.words import asked, gained, symbol, verdict
-from riskppo_jax.runs import Lane, Run, best_t, by_name, first_of, groups
+from riskppo_jax.runs import Lane, Run, best_t, by_name, first_of, groups, has_t
 from riskppo_jax.writers import plain
 
 
@@ -116,8 +116,11 @@ def _card(c: dict[str, Any]) -> str:
         "limit c": _number(c["threshold"]),
         "risk": _number(c["risk_value"]),
         "95% interval": f"{_number(low)} to {_number(high)}",
-        best_t(c["risk"]): _number(first_of(c, "quantile")),
-        "-t": _number(first_of(c, "t"), -1),
+        **(
+            {best_t(c["risk"]): _number(first_of(c, "quantile")), "-t": _number(first_of(c, "t"), -1)}
+            if has_t(c["risk"])
+            else {}
+        ),
         "lambda": _number(c["lam"]),
         "lambda x slack": _number(c["lam"] * (c["threshold"] - c["risk_value"])),
     }

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from riskppo_jax.evaluation import TOLERANCE
-from riskppo_jax.risk import oce
-from riskppo_jax.runs import LAWS, best_t
+from riskppo_jax.runs import LAWS, best_t, has_t
 
 # risk measure -> symbol and a phrase that completes "... of what happens in a step"; parameters in braces
 _MEASURES = {
@@ -124,7 +123,7 @@ def _follows(c: Mapping[str, Any], scale: float) -> str:
         pairs = ", ".join(f"{-t:.4g} / {q:.4g}" for t, q in zip(c["t"], c["quantile"], strict=False))
         return f"-t against its optimum for these samples, level by level: {pairs}"
     risk = c["risk"]
-    if risk["name"] in oce.MEASURES and not oce.from_config(risk).identified:
+    if not has_t(risk):
         return "t does not enter: this is the mean"
     minus_t, quantile = 0.0 - c["t"], c["quantile"]
     what = "the quantile" if best_t(risk) == "quantile" else "its optimum for these samples"
