@@ -60,7 +60,11 @@ def prepare(settings: Settings, folder: Path) -> bool:
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
     """Keeps other processes from training in this directory meanwhile."""
-    handle = os.open(folder, os.O_RDONLY)
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:  # of a folder nobody may look into, others complain
+        yield
+        return
     try:
         _lock(handle, folder)
         yield
