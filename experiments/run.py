@@ -28,6 +28,7 @@ TASKS = ("Goal1", "Button1", "Push1", "Circle1")
 HOPPER = ["experiment=velocity", "env=SafetyHopperVelocity-v1"]
 WEIGHTS = {"Humanoid": 1.25}  # reward per speed, 1 elsewhere
 SURVIVAL = {"Hopper": 1.0, "Walker2d": 1.0, "Ant": 1.0, "Humanoid": 5.0}  # reward per step, 0 elsewhere
+DIVERGED = 1  # exit code of a run with a seed that diverged: a result like any other
 FIRST = "seed=10"  # reported seeds: 0 to 4 had been seen with other settings, from 100 on are for tuning
 
 BETAS = (0.05, 0.1, 0.3, 1.0)
@@ -175,11 +176,11 @@ def main() -> int:
 
 
 def train(folder: Path, stem: Path, words: list[str]) -> None:
-    """Runs a command, or what is left of it, and keeps its results; ends the script where it fails."""
+    """Runs a command, or what is left of it, and keeps its results, diverged seeds included; ends where it fails."""
     line = command(folder, words)
     print(line, flush=True)
     code = riskppo(shlex.split(line)[1:])
-    if code:
+    if code not in (0, DIVERGED):
         raise SystemExit(code)
     keep(folder, stem, line)
 

@@ -147,7 +147,7 @@ class SweepDisplay(Display):
                 limit = _span(own, at + "threshold")
                 if any(_eased(point, i) for point in own):
                     limit += f", now {_span(own, at + 'limit')}"
-                cells += [limit, _span(own, at + "risk"), _span(own, at + "t", -1.0)]
+                cells += [limit, _span(own, at + "risk"), _span(own, at + "t", -1.0) if self._tells[i] else ""]
                 cells.append(_span(own, at + "lam"))
             still = sum(point["train/bad_streak"] >= BAD_ITERATIONS for point in own)
             table.add_row(label, f"{len(own)}" + (f" ({still} diverged)" if still else ""), *cells)

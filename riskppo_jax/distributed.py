@@ -233,6 +233,8 @@ def _knock(host: str, port: int, rank: int, processes: int, end: float, timeout:
                 _lines.append(door)
                 return
             raise ConnectionResetError("was refused")
+        except UnicodeError as error:
+            raise UserError(f"distributed.coordinator={host}:{port}: accepts HOST:PORT of process 0") from error
         except OSError as error:
             if time.monotonic() > end:
                 why = error.strerror or str(error) or type(error).__name__

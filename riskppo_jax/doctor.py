@@ -41,7 +41,7 @@ def examine(rendering: bool = True) -> Iterator[Finding]:
     if found[0].status != "bad":
         yield _arithmetic()
         yield from _engines()
-    if rendering:
+    if rendering and importlib.util.find_spec("mujoco"):
         yield from _rendering()
     yield from _extras()
     yield _cache()

@@ -44,7 +44,7 @@ def _lane_figures(lane: Lane) -> Iterator[tuple[str, "Figure"]]:
     constraints = lane.found.get("constraints", [])
     if not constraints:
         reward = (found["reward_mean"], found["reward_std"]) if found else None
-        yield "overview", plotting.reward_curve(steps, values, reward)
+        yield "overview", plotting.reward_curve(steps, values, reward, lane.found.get("chosen", {}).get("env_steps"))
     files = numbered(c["name"] for c in constraints)
     for i, c in enumerate(constraints):
         t, best, risk, lam = (lane.curve(f"constraint{i}/{name}") for name in ("t", "t_batch", "risk", "lam"))

@@ -35,10 +35,15 @@ _LINE = 54  # letters of a line below the curves
 Curve = tuple[np.ndarray, np.ndarray]  # steps, values
 
 
-def reward_curve(steps: np.ndarray, reward: np.ndarray, final: tuple[float, float] | None = None) -> "Figure":
-    """Return over environment steps; `final` is mean and standard deviation of the last evaluation."""
+def reward_curve(
+    steps: np.ndarray, reward: np.ndarray, final: tuple[float, float] | None = None, after: int | None = None
+) -> "Figure":
+    """Return over environment steps; `final` is mean and standard deviation of the last evaluation.
+
+    `after` says how many steps the policy evaluated there was trained for, where those are not all.
+    """
     with _figure() as figure:
-        _reward(figure.subplots(), steps, reward, final)
+        _reward(figure.subplots(), steps, reward, final, after)
         return figure
 
 

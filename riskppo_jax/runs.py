@@ -274,7 +274,8 @@ def _numbers(found: Mapping[str, Any]) -> dict[str, Any]:
             return [mended(item) for item in value]
         return float("nan") if value is None else value
 
-    return {key: mended(value) if key in ("constraints", "eval") else value for key, value in found.items()}
+    numbers = ("constraints", "eval", "objective")
+    return {key: mended(value) if key in numbers else value for key, value in found.items()}
 
 
 def _is_run(folder: Path) -> bool:

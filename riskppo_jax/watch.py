@@ -91,7 +91,7 @@ def curves(lane: Lane) -> list[tuple[str, list[Series]]]:
         limit = Series("c", *lane.curve(at + "threshold"))
         (ts, t), (qs, quantile) = lane.curve(at + "t"), lane.curve(at + "t_batch")
         found.append((f"{name}: risk against c", [limit, Series("risk", *lane.curve(at + "risk"))]))
-        if not known or has_t(known[0]["risk"]):
+        if has_t(known[0]["risk"]) if known else len(set(t)) > 1:  # the mean's never moves
             found.append((f"{name}: -t and its best value", [Series(best, qs, -quantile), Series("-t", ts, -t)]))
         found.append((f"{name}: lambda", [Series("lambda", *lane.curve(at + "lam"))]))
     return found

@@ -255,6 +255,7 @@ def test_strangers_at_the_door_are_not_counted(monkeypatch):
         ([*SECOND, "timeout=1"], ["did not answer within 1 s"]),
         (["coordinator=127.0.0.1:{port}", "processes=2"], ["distributed.rank", "missing"]),
         (["processes=2", "rank=0"], ["distributed.coordinator", "missing"]),
+        (["coordinator=a..b:1234", "processes=2", "rank=1"], ["coordinator=a..b:1234", "HOST:PORT"]),
         (["coordinator=localhost", "processes=2", "rank=0"], ["coordinator=localhost", "HOST:PORT"]),
         (["coordinator=127.0.0.1:{port}", "processes=2", "rank=2"], ["distributed.rank=2", "0 to 1"]),
         (["coordinator=127.0.0.1:{port}", "processes=0", "rank=0"], ["distributed.processes=0", "1 or larger"]),

@@ -44,6 +44,15 @@ def test_what_is_bad_is_said_and_fails(monkeypatch, capsys):
     assert "BAD jax" in out and "doctor: jax must be mended" in out
 
 
+def test_without_mujoco_the_rest_is_examined(monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name.startswith("mujoco") else "0.10.1")
+    monkeypatch.setattr(doctor, "_devices", lambda: iter([doctor.Finding("devices", "bad", "none")]))
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
+    assert main(["doctor"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "pip install 'riskppo-jax[" in out and "must be mended" in out
+
+
 def test_version(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["--version"])

@@ -279,6 +279,33 @@ def test_several_constraints_and_levels(tmp_path):
     assert (run / "figures" / "overview_cost.png").exists()
 
 
+def test_nothing_in_the_data_is_markup(tmp_path):
+    """A folder's name may open a comment or a script, after which no script of the page would run."""
+    odd = fake_run(tmp_path / "<!--<script>", betas=(0.3,), seeds=1)
+    assert main(["report", str(odd)]) == 0
+    data = (odd / "report.html").read_text().split('id="data">')[1].split("</script>")[0]
+    assert "<" not in data and json.loads(data)
+
+
+def test_the_objective_is_that_of_the_first_lane(tmp_path):
+    def averse(lane):
+        lane["objective"] = {"risk": {"name": "cvar", "beta": 0.1}, "value": None, "value_ci": [None, None], "t": 0.0,
+                             "best_t": 0.0}  # fmt: skip
+
+    run = spoil(fake_run(tmp_path / "run", betas=(0.3,), seeds=2), averse)
+    assert main(["report", str(run)]) == 0
+    text = (run / "report.html").read_text()
+    assert "worst 10%" in text.split('id="met"')[0]
+
+
+def test_the_mean_has_no_t_in_any_table(tmp_path):
+    run = spoil(fake_run(tmp_path / "run", betas=(0.3,), seeds=2),
+                lambda lane: lane["constraints"][0].update(risk={"name": "mean"}, t=-0.77, quantile=0.66))  # fmt: skip
+    assert main(["report", str(run)]) == 0
+    text = (run / "report.html").read_text()
+    assert "0.77" not in text and "0.66" not in text
+
+
 def test_the_page_needs_no_network(page):
     text = page.read_text()
     assert not re.search(r"(src|href)=[\"'](?!data:|#)", text) and "http" not in text and "@import" not in text

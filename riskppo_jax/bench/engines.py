@@ -83,7 +83,8 @@ def _native(task: str, n: int, steps: int, repeats: int) -> Iterator[Line]:
     env, robot = make_env(task, engine="native"), robot_of(task)
     states = jax.jit(jax.vmap(env.reset))(world_keys(n))
     actions = random_actions(env, steps, n)
-    carry, raw = raw_loop(env.engine, actions)
+    # from where the task begins; only that resets itself
+    carry, raw = raw_loop(env.engine, actions, getattr(states.sim, "carry", states.sim))
     engine, seconds = compiled(scan_of(engine_step(env.engine)), carry, actions)
     yield Line(task, "native engine, compile", n, seconds, unit="s")
     whole, seconds = compiled(scan_of(jax.vmap(env.step)), states, actions)
@@ -102,7 +103,6 @@ def _native(task: str, n: int, steps: int, repeats: int) -> Iterator[Line]:
         yield Line(task, what, n, rates["task"].best, repeats=repeats, note=reason)
     else:
         yield line_of(task, what, n, rates["task"], rates["gymnasium"], GYMNASIUM.get(robot))
-        # the most that any engine with the same physics can reach
         yield line_of(task, f"raw batch / {robot}-v5", n, rates["raw"], rates["gymnasium"])
 
 

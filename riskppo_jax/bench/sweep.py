@@ -20,6 +20,7 @@ from riskppo_jax import lanes
 from riskppo_jax.bench.engines import Line
 from riskppo_jax.bench.timing import Rate, compiled, race, ratios
 from riskppo_jax.build import Job, build
+from riskppo_jax.errors import UserError
 from riskppo_jax.lanes import Way
 from riskppo_jax.room import carried_bytes, working_bytes
 from riskppo_jax.settings import read_settings
@@ -201,4 +202,8 @@ def rate(words: tuple[str, ...]) -> float:
 
 def _train(words: tuple[str, ...], folder: Path) -> None:
     command = [sys.executable, "-m", "riskppo_jax", "train", *words, f"output={folder / 'run'}"]
-    subprocess.run(command, env=os.environ | {"RISKPPO_CACHE": "off"}, check=True, stdout=subprocess.DEVNULL)
+    environment = os.environ | {"RISKPPO_CACHE": "off"}
+    done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise UserError(f"bench sweep: {' '.join(words)}: {said[-1].removeprefix('riskppo: ')}")

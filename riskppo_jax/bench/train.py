@@ -19,6 +19,7 @@ from riskppo_jax.bench.sweep import rate
 from riskppo_jax.bench.timing import compiled, no_cache, race, ratios
 from riskppo_jax.build import Job, build
 from riskppo_jax.cores import cores
+from riskppo_jax.errors import UserError
 from riskppo_jax.evaluation import evaluate
 from riskppo_jax.lanes import Runner, Way
 from riskppo_jax.parallel import SpreadEnv, spread_state
@@ -46,6 +47,8 @@ def measure(
     """
     given = (f"env={task}", "engine=native", "noise=0.05")
     job = build(read_settings([*given, *words]))
+    if job.lanes:
+        raise UserError("bench train: accepts settings of a single run; a sweep is measured by bench sweep")
     n, steps = job.layout.num_envs, job.trainer.steps_per_iteration
     training = _Training(job, warm_up)
     yield Line(task, "training step, compile", n, training.compile_seconds, unit="s")

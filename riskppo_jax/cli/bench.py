@@ -95,12 +95,14 @@ def _train(args: argparse.Namespace) -> tuple[list["Line"], dict[str, Any], str]
     from riskppo_jax.bench.engines import TASKS as KNOWN
     from riskppo_jax.bench.train import TASKS, measure
     from riskppo_jax.parallel import cores_as_devices, one_thread_each
+    from riskppo_jax.settings import read_settings
 
     _positive("repeats", args.repeats)
     tasks = _words("tasks", args.tasks or list(TASKS), KNOWN + navigation.TASKS)
     cores_as_devices(2)  # as `riskppo train` does
     one_thread_each()
     repeats = args.repeats or (2 if args.quick else 15)
+    read_settings(args.words)  # complains before anything is measured
     lines = []
     for task in tasks:
         print(f"{task} ...", file=sys.stderr, flush=True)
@@ -115,9 +117,11 @@ def _train(args: argparse.Namespace) -> tuple[list["Line"], dict[str, Any], str]
 
 def _sweep(args: argparse.Namespace) -> tuple[list["Line"], dict[str, Any], str]:
     from riskppo_jax.bench.sweep import PARTS, measure
+    from riskppo_jax.settings import read_settings
 
     _positive("repeats", args.repeats)
     repeats = args.repeats or (1 if args.quick else 5)
+    read_settings(args.words)
     lines = []
     for part in _words("parts", args.parts, PARTS):
         print(f"{part} ...", file=sys.stderr, flush=True)

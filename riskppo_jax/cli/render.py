@@ -31,6 +31,8 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("render accepts a run directory, or --random with the id of a task")
     width, height = _size(args.size)
     seconds = args.seconds if args.seconds is not None else (3.0 if args.random else 8.0)
+    if not 0 <= args.seed < 2**32:
+        raise UserError(f"--seed {args.seed}: accepts a whole number from 0 to {2**32 - 1}")
     if not 0 < seconds <= 600:
         raise UserError(f"--seconds {seconds:g}: accepts a time above 0 and up to 600")
     env, act, limits, noise, label = _scene(args)
@@ -49,13 +51,14 @@ def _scene(args: argparse.Namespace):
     """Environment, policy, limits to show, action noise, and the stem of the files."""
     from riskppo_jax.envs.registry import make_env
     from riskppo_jax.render import policy_of, random_policy
+    from riskppo_jax.render.record import limits_of
     from riskppo_jax.runs import restore_lane
 
     if args.random:
         env = make_env(args.random)
         return env, random_policy(env), None, None, args.random
     job, state = restore_lane(args.run, args.lane or 0)
-    limits = {c.name: float(c.threshold) for c in job.hypers.problem.constraints}
+    limits = limits_of(job.hypers.problem)
     name = "policy" if args.lane is None else f"policy_lane{args.lane}"
     return job.env, policy_of(job, state, not args.sampled), limits, job.hypers.noise, name
 

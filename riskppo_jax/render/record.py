@@ -1,5 +1,6 @@
 """Episodes as MuJoCo states: what the physics carried, step by step, with what was earned and constrained."""
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,6 +12,7 @@ from riskppo_jax.envs.base import Env, State
 from riskppo_jax.envs.wrappers import with_noise
 from riskppo_jax.errors import UserError
 from riskppo_jax.normalize import normalize
+from riskppo_jax.risk.lagrangian import Problem
 from riskppo_jax.types import Array, ArrayLike, Key
 
 if TYPE_CHECKING:
@@ -37,6 +39,14 @@ class Recording(NamedTuple):
         data.qpos[:] = self.qpos[step]
         data.mocap_pos[:], data.mocap_quat[:] = self.mocap[step, :, :3], self.mocap[step, :, 3:]
         mujoco.mj_forward(self.model, data)
+
+
+def limits_of(problem: Problem) -> dict[str, float]:
+    """The limit of each constrained quantity, the tightest where it has several."""
+    limits: dict[str, float] = {}
+    for constraint in problem.constraints:
+        limits[constraint.name] = min(float(constraint.threshold), limits.get(constraint.name, math.inf))
+    return limits
 
 
 def record(

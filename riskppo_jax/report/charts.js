@@ -13,6 +13,7 @@ function ticks(low, high, count) {
 
 function show(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "-";
+  if (typeof value !== "number") return Array.isArray(value) ? value.map(show).join(" ") : String(value);
   const size = Math.abs(value);
   if (size >= 1e6) return +(value / 1e6).toPrecision(4) + "M";
   if (size >= 1e4) return +(value / 1e3).toPrecision(4) + "k";

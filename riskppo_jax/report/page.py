@@ -78,7 +78,7 @@ def _asked(runs: Sequence[Run]) -> str:
     for run in runs:
         lane = run.lanes[0].found
         whole = (run.config.get("scheme") or {}).get("risk_of") == "episode"
-        objective = run.config.get("objective") or {"name": "mean"}
+        objective = lane.get("objective", {}).get("risk") or run.config.get("objective") or {"name": "mean"}
         problem = asked(run.env, objective, lane.get("constraints"), whole)
         if problem not in seen:
             seen.add(problem)
@@ -230,7 +230,9 @@ def _constraint_cells(c: dict[str, Any] | None) -> list[str]:
         return ['<td data-value=""></td>'] * 6
     found = verdict(c)
     word = {"kept": "kept", "edge": "at the limit", "broken": "not kept"}[found.mark]
-    best, minus_t = _cell(first_of(c, "quantile")), _cell(first_of(c, "t"), -1)
+    best = minus_t = '<td data-value=""></td>'
+    if has_t(c["risk"]):
+        best, minus_t = _cell(first_of(c, "quantile")), _cell(first_of(c, "t"), -1)
     numbers = [_cell(c["risk_value"]), _cell(over_limit(c)), best, minus_t, _cell(c["lam"])]
     return [f'<td class="text {found.mark}">{word}</td>', *numbers]
 
@@ -298,7 +300,7 @@ def _number(value: float | list[float], sign: int = 1) -> str:
 
 
 def _json(name: str, content: Any) -> str:
-    text = json.dumps(plain(content), allow_nan=False).replace("</", "<\\/")
+    text = json.dumps(plain(content), allow_nan=False).replace("<", "\\u003c")  # nothing in it is markup
     return f'<script type="application/json" id="{name}">{text}</script>'
 
 

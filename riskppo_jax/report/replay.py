@@ -73,13 +73,13 @@ def write_replay(folder: Path, lanes: dict[int, tuple[Any, Any]]) -> Path | None
       lanes: lane -> its job and its final state.
     """
     from riskppo_jax.render import policy_of, record
-    from riskppo_jax.render.record import can_be_drawn, steps_for
+    from riskppo_jax.render.record import can_be_drawn, limits_of, steps_for
 
     found = {}
     for lane, (job, state) in lanes.items():
         if not can_be_drawn(job.env):
             return None
-        limits = {c.name: float(c.threshold) for c in job.hypers.problem.constraints}
+        limits = limits_of(job.hypers.problem)
         steps = steps_for(job.env, SECONDS)
         recording = record(job.env, policy_of(job, state), steps, thresholds=limits, noise=job.hypers.noise)
         found[str(lane)] = replay_data(recording)
