@@ -45,6 +45,7 @@ LIMITS = {
         "HalfCheetah": ["layout.num_envs=64", "layout.horizon=32"],  # at twice the speed it wants a longer horizon
         "Hopper": BEST,
         "Walker2d": BEST,
+        "Swimmer": ["total_steps=3000000", "eval.points=40", *BEST],
     },
 }
 PRICED = {  # steps; unconstrained PPO has the preset's million
