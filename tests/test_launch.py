@@ -32,7 +32,7 @@ def test_words_of_the_launcher():
         (["-m", "launcher=submitit_local", "launcher.parallel=0", "seed=0,1"], ["launcher.parallel=0"]),
         (["-m", "seed=0,x"], ["seed=x", "whole number"]),
         (["-m", "ppo.gamma=0.9,1.5"], ["ppo.gamma=1.5"]),
-        (["-m", "env=SafetyHopperVelocity-v1,SafetyAntVelocity-v1", "threshold=paper"], ["thresholds=paper", "v1"]),
+        (["-m", "env=SafetyHopperVelocity-v1,SafetyAntVelocity-v1", "threshold=paper"], ["threshold=paper", "v1"]),
     ],
 )
 def test_bad_words_are_refused_before_any_job(words, named, capsys, tmp_path, monkeypatch):
