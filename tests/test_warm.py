@@ -2,6 +2,7 @@
 
 import functools
 import shutil
+from contextlib import ExitStack
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +37,8 @@ def pair(tmp_path_factory):
 def first_state(words, folder):
     """The state `riskppo train` begins with, before any step, restored from what `_enter` hands to the loop."""
     job = build(read_settings([*words, f"output={folder}"]))
-    state, progress, finished = _enter(job, folder)
+    with ExitStack() as alone:
+        state, progress, finished = _enter(job, folder, alone)
     assert progress.iterations == 0 and not finished
     return state, job
 
