@@ -135,9 +135,9 @@ def _enter(job: Job, folder: Path, alone: ExitStack) -> tuple[RunState | None, P
             done = 0 if state is None else int(np.max(np.asarray(state.env_steps)))
             finished = bool(ended) and summarised(folder / "summary.json", done)
             if not finished:
+                if not there:  # made only now that nothing is refused, and before another could write into it
+                    alone.enter_context(claimed(folder))
                 keep_config(job.settings, folder)
-            if not there:
-                alone.enter_context(claimed(folder))
         except (UserError, OSError) as error:
             refusal = error
     refused, held, iterations, over = distributed.agree(

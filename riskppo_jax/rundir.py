@@ -59,10 +59,11 @@ def prepare(settings: Settings, folder: Path) -> bool:
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Keeps other processes from training in this directory meanwhile."""
+    """Keeps other processes from training in this directory meanwhile; makes it where it is not there."""
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
-    except OSError:  # of a folder nobody may look into, others complain
+    except OSError:  # of a folder that cannot be made or looked into, others complain
         yield
         return
     try:

@@ -48,6 +48,7 @@ def test_without_mujoco_the_rest_is_examined(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "_version", lambda name: None if name.startswith("mujoco") else "0.10.1")
     monkeypatch.setattr(doctor, "_devices", lambda: iter([doctor.Finding("devices", "bad", "none")]))
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(doctor, "_rendering", lambda: pytest.fail("nothing can be drawn without mujoco"))
     assert main(["doctor"]) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "pip install 'riskppo-jax[" in out and "must be mended" in out
