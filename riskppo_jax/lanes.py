@@ -203,8 +203,9 @@ def sweep(
     points = product(values)
     if not points:
         raise UserError("grid: is empty; accepts values for at least one setting")
-    if odd := next((s for s in values.get("seed", ()) if not isinstance(s, int) or not 0 <= s < 2**32), None):
-        raise UserError(f"grid: seed={odd!r}: accepts whole numbers from 0 to 2^32 - 1")
+    for seed in values.get("seed", ()):
+        if not isinstance(seed, int) or not 0 <= seed < 2**32:
+            raise UserError(f"grid: seed={seed!r}: accepts whole numbers from 0 to 2^32 - 1")
     keys = jnp.stack([jax.random.key(point.get("seed", 0)) for point in points])
     stacked = stack([_with_point(base, point) for point in points])
     chunk = scan_steps(trainer, iterations)

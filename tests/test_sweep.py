@@ -195,6 +195,7 @@ def test_sweep_from_python_refuses(trainer):
         ({"ppo.gamma": [1.5]}, "gamma"), ({"foo.lam_init": [1.0]}, "foo.lam_init"),
         ({"risk.beta": 0.3}, "risk.beta=0.3"), ({"ppo": [1.0]}, "ppo"), ({"noise": [0.1]}, "noise"),
         ({"noise": [-1.0]}, "noise=-1.0"), ({"dual.lam_step": [-1.0]}, "lam_step=-1.0"), ({"seed": [1.5]}, "seed=1.5"),
+        ({"seed": [1, 0.0]}, "seed=0.0"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=named):
             rp.sweep(trainer, axes, 1)
